@@ -17,11 +17,12 @@ import torch
 
 from nanodoc.examination.replays import Replays
 from nanodoc.examination.reproduction import reproduced, same_ops
-from nanodoc.examination.symptoms import late_symptoms, loss_is_finite_in, symptoms
+from nanodoc.examination.symptoms import late_symptoms, loss_is_finite_in, sent_by, symptoms
 from nanodoc.facts.ops import RECEIVED, Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import batch_size, tensor_leaves
 from nanodoc.trace.births import Root, RootSearch
+from nanodoc.trace.collectives import is_received
 from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.growth import amplifier_of, growth_of
@@ -90,12 +91,12 @@ class Examiner:
                 "saw"
             )
         loss_is_finite = loss_is_finite_in(first)
-        starts = symptoms(first, loss_is_finite)
-        if not starts:
+        starts, sent = symptoms(first, loss_is_finite), sent_by(first, loss_is_finite)
+        if not starts and not sent:
             # a loss that is met proves nothing of gradients that were not finite
             lost = loss_is_finite and grad_norm is not None and not math.isfinite(grad_norm)
             return Examined((), (), "no" if lost else met, note)
-        coarse = first.trace.coarse_slice(starts)
+        coarse = first.trace.coarse_slice([*starts, *sent])
         wanted = set(coarse)
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)
         second = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
@@ -109,6 +110,9 @@ class Examiner:
         else:
             starts = search.alarming(late_symptoms(second))
         roots = search.from_refs(starts)[:_MOST_ROOTS]
+        if sent and all(root.leaf is None and is_received(second, root.index) for root in roots):
+            # a rank may hold none of the gradients that its own backward pass made sick
+            roots = search.from_refs(search.alarming(sent))[:_MOST_ROOTS] or roots
         sites = {root.index: _site(second, root) for root in roots}
         requests = {
             index: Request(locate=True)

@@ -21,13 +21,18 @@ def symptoms(replay: Replay, loss_is_finite: bool) -> list[Ref]:
     if not loss_is_finite:
         losses = enumerate(replay.losses)
         return [marks[f"loss:{number}"] for number, loss in losses if not math.isfinite(loss)]
-    sent = [ref for name, ref in marks.items() if name.startswith(SENT_MARK)]
-    if sent:  # what is sick of the gradients has come of it
-        return sent
     if replay.bad_parameters:
         return [marks[f"grad:{name}"] for name in replay.bad_parameters]
     probes = [ref for name, ref in marks.items() if name.startswith(PROBE_MARK)]
     return [ref for ref in probes if _is_bad(replay.trace, ref)]
+
+
+def sent_by(replay: Replay, loss_is_finite: bool) -> list[Ref]:
+    """Where the loss is finite: what was not when this rank gave it to others, in its backward pass
+    or after it."""
+    if not loss_is_finite:
+        return []
+    return [ref for name, ref in replay.trace.marks.items() if name.startswith(SENT_MARK)]
 
 
 def late_symptoms(trace: StepTrace) -> list[Ref]:

@@ -16,11 +16,14 @@ names; in the others (scatter, gather, all_to_all) some ranks may give what othe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastCollective:
-    """The last collective that a rank entered in one process group, as torch's flight recorder has
-    it."""
+    """Where a rank is in one process group, as torch's flight recorder has it: the first collective
+    that it is not through with, or else the last that it entered. On a device, whose host runs
+    ahead, it may have entered many more."""
 
     group: str
     """Its name, which is the same on all ranks, and no other group's."""
+    backend: str = ""
+    """"gloo", "nccl": each of a group's counts by itself."""
     about: str
     """What it is for, as torch or the training says: "default_pg"."""
     number: int
@@ -31,6 +34,13 @@ class LastCollective:
     types: tuple[str, ...] = ()
     waits: bool = False
     """The rank was not through with it."""
+    entered: int = 0
+    """The number of the last one that it entered."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the numbers are counted in."""
+        return self.group, self.backend
 
     @property
     def call(self) -> str:
@@ -54,7 +64,7 @@ class LastCollective:
 def disagree(one: LastCollective, other: LastCollective) -> bool:
     """They are the same collective of one group, and the ranks have called another op, or with
     other shapes: neither can end."""
-    if (one.group, one.number) != (other.group, other.number):
+    if (one.key, one.number) != (other.key, other.number):
         return False
     if one.op != other.op:
         return True

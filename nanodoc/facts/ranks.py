@@ -23,9 +23,10 @@ def is_root(outcome: RankOutcome) -> bool:
 def with_roots(outcomes: Sequence[RankOutcome]) -> list[RankOutcome]:
     """The same, but where none failed by itself, and only some were sick, with a loss that was
     finite: there is no other that their sick gradients could have come from, so the first of them
-    are roots. Where all met it in the end, those count that hold the sick gradients."""
+    are roots."""
     sick = [one for one in outcomes if one.ended == CLEAN]
-    sick = [one for one in sick if one.sick_gradients] or sick
+    if any(one.sharded for one in sick):
+        return list(outcomes)  # each holds parts of what all have made together
     if not sick or len(sick) == len(outcomes) or any(map(is_root, outcomes)):
         return list(outcomes)
     first = min((one.step for one in sick if one.step is not None), default=None)
@@ -179,8 +180,8 @@ class RankFacts:
     step: int | None = None
     """The step it tripped or failed in."""
     phase: str = ""
-    sick_gradients: bool = False
-    """It holds gradients that were not finite in that step."""
+    sharded: bool = False
+    """It holds parts of parameters, and of gradients that all ranks have made."""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
     """(name, digest) of every parameter that is to be the same on all ranks, when the run was
@@ -200,7 +201,7 @@ class RankFacts:
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        more = "running sick_gradients collectives"
+        more = "running sharded collectives"
         return {name: getattr(self, name) for name in f"{names} {more}".split()}
 
 
@@ -222,7 +223,7 @@ class RankOutcome:
     """It was inside a collective when it was ended, or left."""
     ran_alone: bool = True
     """It ran its step again without the others."""
-    sick_gradients: bool = False
+    sharded: bool = False
     """As in `RankFacts`."""
     location: SourceSpan | None = None
     """Where it stood still, or failed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 from nanodoc.facts.collectives import LastCollective
@@ -14,8 +15,8 @@ _MOST_TENSORS = 4
 
 
 def last_collectives() -> tuple[LastCollective, ...]:
-    """One for every process group that this rank has entered a collective of, the last entered
-    last; none where torch's build or version records none.
+    """Where this rank is in every process group that it has entered a collective of, the last
+    entered last; none where torch's build or version records none.
 
     Gloo and NCCL record into buffers of their own (`TORCH_FR_BUFFER_SIZE`, 2000 entries).
     """
@@ -32,7 +33,7 @@ def last_collectives() -> tuple[LastCollective, ...]:
             entries += json.loads(dump()).get("entries", [])
         except Exception:  # it is torch's own format, which may change
             continue
-    last: dict[str, tuple[int, LastCollective]] = {}
+    found: dict[tuple[str, str], tuple[int, LastCollective]] = {}
     for entry in entries:
         try:
             read = None if entry["is_p2p"] else _read(entry)
@@ -41,10 +42,18 @@ def last_collectives() -> tuple[LastCollective, ...]:
             continue
         if read is None:
             continue
-        known = last.get(read.group)
-        if known is None or known[1].number <= read.number:
-            last[read.group] = at, read
-    return tuple(one for _, one in sorted(last.values(), key=lambda pair: pair[0]))[-_MOST_GROUPS:]
+        known = found.get(read.key)
+        if known is None:
+            found[read.key] = at, read
+            continue
+        when, one = known
+        entered = max(one.entered, read.number)
+        if read.waits != one.waits:
+            better = read if read.waits else one
+        else:  # the first of those that are waited for, the last of the others
+            better = min(one, read, key=lambda c: c.number if c.waits else -c.number)
+        found[read.key] = max(when, at), replace(better, entered=entered)
+    return tuple(one for _, one in sorted(found.values(), key=lambda pair: pair[0]))[-_MOST_GROUPS:]
 
 
 def _read(entry: dict[str, Any]) -> LastCollective:
@@ -52,11 +61,15 @@ def _read(entry: dict[str, Any]) -> LastCollective:
     sizes = entry.get("input_sizes") or []
     types = entry.get("input_dtypes") or []
     done = bool(entry.get("retired")) or entry.get("state") == "completed"
+    backend, _, op = str(entry["profiling_name"]).partition(":")
+    number = int(entry["collective_seq_id"])
     return LastCollective(
         group=str(group),
+        backend=backend,
         about=str(about),
-        number=int(entry["collective_seq_id"]),
-        op=str(entry["profiling_name"]).partition(":")[2],
+        number=number,
+        entered=number,
+        op=op,
         sizes=tuple(tuple(map(int, size)) for size in sizes[:_MOST_TENSORS]),
         types=tuple(map(str, types[:_MOST_TENSORS])),
         waits=not done,

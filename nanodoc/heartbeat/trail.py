@@ -123,10 +123,15 @@ class TrailWriter:
         writes them while the process may write its last words."""
         self._put(_COLLECTIVES, [asdict(one) for one in collectives], _LONGEST_COLLECTIVES)
 
+    def forget_collectives(self) -> None:
+        """They are asked for anew."""
+        _LENGTH.pack_into(self._page, _COLLECTIVES, 0)
+
     def _put(self, place: int, content: object, longest: int) -> None:
         text = json.dumps(content).encode()
         if len(text) <= longest:
             start = place + _LENGTH.size
+            _LENGTH.pack_into(self._page, place, 0)  # whoever reads meanwhile reads nothing
             self._page[start : start + len(text)] = text
             _LENGTH.pack_into(self._page, place, len(text))
 

@@ -19,11 +19,10 @@ from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.loop.watched_run import END
-from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.parts import of_others_too
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import run_step
-from nanodoc.replay.step_state import BriefStep, StepState, copy_weights
+from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.tensors.nested import in_own_containers
 
 
@@ -76,6 +75,8 @@ class Engine(SharedRun):
         trail, before = here(), self._last
         if self.brief.to_be_shown:
             self.brief.shown = self._come_to_the_same()
+        if (overdue := self.overdue(step)) is not None:
+            return overdue
         trail.at(step, "data")
         try:
             batches, began = self._drawn()
@@ -119,13 +120,10 @@ class Engine(SharedRun):
             return super()._judged(capsule, reading, began)
         sick = self._sick(capsule, reading)
         if self.lockstep.holds_back(capsule, reading.tripped):
-            if capsule.weights is None:
-                capsule.weights = copy_weights(self._named)
-                capsule.optimizers = [copy_optimizer(o) for o in self.recipe.optimizers]
             self.lockstep.hold(sick)
             return super()._judged(capsule, replace(reading, tripped=None), began)
         examined = self._run_together(capsule, reading.bad_parameters)
-        sick = self.lockstep.earlier or sick
+        sick = self.lockstep.first or sick
         return self._stop_of(sick, examined or self._unseen(sick.step))
 
     def _failed(self, start: StepState | BriefStep, error: UserCodeError) -> Stop:

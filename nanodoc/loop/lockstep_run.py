@@ -17,9 +17,10 @@ from nanodoc.loop.outcome import RunMetrics
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.local_collectives import LocalCollectives
 from nanodoc.replay.lockstep import all_agree, all_told, run_together, weights_kept
+from nanodoc.replay.optimizers import copied, copy_optimizer, copy_tensor
 from nanodoc.replay.rerun import begin_past
 from nanodoc.replay.step import StepRunner
-from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.tracer import Tracer
 
@@ -88,6 +89,15 @@ class LockstepRun:
         self._alone = alone
         self._named = list(runner.recipe.model.named_parameters())
 
+    @property
+    def first(self) -> SickStep | None:
+        """The step that the run is to end with, where that is one before the last."""
+        return self.earlier or self.held
+
+    def overdue(self, step: int) -> bool:
+        """A step was held back, and this one begins without that the others have met it."""
+        return self.held is not None and step - self.held.step > _LONGEST
+
     def holds_back(self, start: StepState, vitals: Vitals | None) -> bool:
         """The step, which is sick on this rank, is not so on all of them: the script is to go on.
         Where its loss is not finite, that has come to all already, or will with the next
@@ -101,7 +111,22 @@ class LockstepRun:
         if all_agree(start.step):
             return False
         self._holding = start.step
+        self._kept_on_host(start)
         return True
+
+    def _kept_on_host(self, start: StepState) -> None:
+        """Weights and optimizers as the step began with them, which are needed to the end of the
+        run: the device's memory is the training's."""
+        if start.weights is None:  # no optimizer has stepped yet
+            start.weights = copy_weights(self._named, host=True)
+            optimizers = self._runner.recipe.optimizers
+            start.optimizers = [copy_optimizer(optimizer, host=True) for optimizer in optimizers]
+            return
+        start.weights = [w if w is None else copy_tensor(w, True) for w in start.weights]
+        start.optimizers = [
+            {**saved, "state": {p: copied(state, True) for p, state in saved["state"].items()}}
+            for saved in start.optimizers
+        ]
 
     def is_held(self, start: StepState) -> bool:
         """It was held back when it tripped."""
@@ -139,11 +164,17 @@ class LockstepRun:
                     lambda tracer, losses, now: examined(first, tracer, losses, sick or now),
                 )
             found = together.found
+            if found is not None and not (found.births or found.leaves or self._is_sick(sick)):
+                found = None  # what it sent was not finite, and not of its making
             if self.earlier is not None:
                 read = [float(loss.mean()) for loss in together.losses]
                 norm = math.nan if found is not None else self.earlier.vitals.grad_norm
                 self.came_to = {"loss": math.fsum(read) / max(len(read), 1), "grad_norm": norm}
         return found
+
+    def _is_sick(self, bad: Sequence[str]) -> bool:
+        """What was examined is sick in this rank's own part."""
+        return self.earlier is None or bool(bad)
 
     def _first(
         self, start: StepState, bad: tuple[str, ...]
@@ -155,7 +186,8 @@ class LockstepRun:
         if first == start.step:
             return start, bad
         self.earlier = sick = self._earlier(first)
-        answers = all_told(start.step, "there", "no" if sick.start is None else "yes")
+        near = sick.start is not None and start.step - first <= _LONGEST
+        answers = all_told(start.step, "there", "yes" if near else "no")
         return (sick.start if "no" not in answers else None), sick.bad
 
     def _earlier(self, step: int) -> SickStep:

@@ -285,7 +285,7 @@ class ScriptEngine(SharedRun):
             self.lockstep.hold(sick)
             return super()._judged(capsule, replace(reading, tripped=None), began)
         examined = found or self._examined(capsule, self._judging.observer, reading.bad_parameters)
-        return self._stop_of(self.lockstep.earlier or sick, examined)
+        return self._stop_of(self.lockstep.first or sick, examined)
 
     def _examined(
         self,

@@ -46,6 +46,15 @@ class SharedRun(WatchedRun):
             trouble, steps = self._stop_of(held, self._unseen(held.step)), held.step + 1
         return super().conclude(trouble, steps, sick)
 
+    def overdue(self, step: int) -> Stop | None:
+        """A step was sick on this rank alone, and the others have not met it since: the run ends
+        with it, before this step."""
+        if not self.lockstep.overdue(step):
+            return None
+        held = self.lockstep.held
+        assert held is not None
+        return self._stop_of(held, self._unseen(held.step))
+
     def _unseen(self, step: int) -> Examined:
         """Of a step that was not run again."""
         return Examined((), (), "not_run", _TRACE_IT.format(step=step))

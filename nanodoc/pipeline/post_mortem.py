@@ -106,7 +106,8 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         loss=trail.losses[-1] if trail.losses else None,
         why=first.title if first is not None and first.severity == "critical" else "",
         location=first.culprit.location if first is not None else None,
-        collectives=trail.collectives or (facts.collectives if facts is not None else ()),
+        # what a rank tells after it has waited is of later
+        collectives=trail.collectives or () if facts is None else facts.collectives,
     )
     if ended.waited is not None or (ended.interrupted and ended.report is None):
         frames = death_of(ended).frames
@@ -116,11 +117,15 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             why=ended.waited or "ended from outside",
             location=frames[-1] if frames else None,
             stack=frames,
+            collectives=trail.collectives or (),
         )
     peer = failure is not None and peer_left(failure)
     if ended.silent_for is not None and not peer:
         death = death_of(ended)
-        return replace(common, ended=HUNG, waits=death.waits, stack=death.frames)
+        entered = trail.collectives or ()
+        return replace(
+            common, ended=HUNG, waits=death.waits, stack=death.frames, collectives=entered
+        )
     if failure is not None:
         return replace(
             common,

@@ -15,6 +15,7 @@ from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFact
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
+from nanodoc.replay.parts import of_others_too
 from nanodoc.report.report import Report
 
 _NOT_ALONE = ("not_run", "as_it_ran")
@@ -69,7 +70,7 @@ def rank_facts(
         else evidence.failure.phase
         if evidence.failure is not None
         else "",
-        sick_gradients=trip is not None and bool(trip.bad_parameters),
+        sharded=of_others_too(recipe.model) is not None,
         loss=outcome.losses[-1] if outcome.losses else None,
         fingerprints=last.fingerprints if well and last is not None else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),

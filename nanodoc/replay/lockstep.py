@@ -39,10 +39,10 @@ _PATIENCE = 10.0
 on one usually comes to all with the next collective, and each gets there at about the same time."""
 _PAUSE = 0.02
 _SHARE = 0.5  # of the host's free memory, for copies of weights
-_VERDICT, _GO, _NO = "verdict", "go", "no"
+_VERDICT, _GO, _NO, _RUN = "verdict", "go", "no", "run"
 
 
-def all_agree(step: int, on: str = "run") -> bool:
+def all_agree(step: int, on: str = _RUN) -> bool:
     """Every rank of the run has asked this for the same step and the same thing, and each is told
     the same. Through the store that the training's process group met at: no collective is run."""
     store = store_of(step, on)
@@ -54,8 +54,8 @@ def all_agree(step: int, on: str = "run") -> bool:
         if rank == 0:
             all_there = _has(store, [str(other) for other in range(size)], _PATIENCE)
             return _decided(store, _GO if all_there else _NO) == _GO
-        # the first rank may be well
-        if _has(store, ["0"], _PATIENCE):
+        # the first rank may be well, and never come; what is written down, all come to
+        if on != _RUN or _has(store, ["0"], _PATIENCE):
             _has(store, [_VERDICT], 2 * _PATIENCE)
         return _decided(store, _NO) == _GO  # another may have said otherwise a moment ago
     except RuntimeError:  # the process that keeps the store is gone

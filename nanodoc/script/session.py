@@ -222,6 +222,8 @@ class ScriptSession(SearchSession):
         assert engine is not None
         if self._most is not None and self.steps >= self._most:
             self._end(Stop())
+        if (overdue := engine.overdue(self.steps)) is not None:
+            self._end(overdue)
         if self.same and engine.brief.to_be_shown:
             engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
         brief = engine.brief.wants(self.steps)

@@ -266,6 +266,8 @@ class Child:
             self._done = time.monotonic()
 
     def _watch_the_clock(self, crumbs: TrailWriter) -> None:
+        if self._ended.silent_for is not None or self._ended.waited is not None:
+            return  # it has been ended, and is not gone yet
         now = time.monotonic()
         if self._signals.told_to_end:
             if self._signals.watch(self._process.pid, reported=self._done is not None):
@@ -288,6 +290,7 @@ class Child:
             # else it is only slow
             if trail.phase == "backward" or (crumbs.trail().words or {}).get("waits"):
                 self._ended.waited = reason
+                self._ask_for_collectives(crumbs)
                 end_tree(self._process.pid)
                 return
         if self._timeout is not None:
@@ -324,19 +327,22 @@ class Child:
         """Where the process hangs: in its own words, if its interpreter gets to them, else from its
         stack. `stack_first`: the stack of this moment in any case, since a rank that waits for
         another answers only when that one has been ended, from somewhere else."""
-        if self._watch is not None:  # one of several ranks
-            with contextlib.suppress(OSError):  # it has just ended
-                os.write(self._asks, b"?")
-            self._until_told(crumbs)
         if ASK is None or DUMP is None:
             return
         if stack_first:
             os.kill(self._process.pid, DUMP)
+            self._ask_for_collectives(crumbs)
         if not self._answers(crumbs, ASK) and not stack_first:
             self._answers(crumbs, DUMP)
 
-    def _until_told(self, crumbs: TrailWriter) -> None:
-        """Waits until the child has said which collectives it entered last, or does not say so."""
+    def _ask_for_collectives(self, crumbs: TrailWriter) -> None:
+        """Which ones the child has entered, where it is one of several ranks. A thread of it tells,
+        and it is waited for; without one nothing is told."""
+        if self._watch is None:
+            return
+        crumbs.forget_collectives()
+        with contextlib.suppress(OSError):  # it has just ended
+            os.write(self._asks, b"?")
         until = time.monotonic() + _ANSWER
         while time.monotonic() < until and not self._gone():
             if crumbs.trail().collectives is not None:

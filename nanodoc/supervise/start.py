@@ -29,16 +29,14 @@ class ChildProcess:
         nothing of it survives. Raises OSError where the system gives no more."""
         self._environment = dict(environment)
         self._folder = os.getcwd()
-        with contextlib.ExitStack() as opened:
+        # `given` are the child's ends, which are of no use here once it has started
+        with contextlib.ExitStack() as opened, contextlib.ExitStack() as given:
             self.page = shared_page()
             opened.callback(os.close, self.page)
-            self.events, events = os.pipe()
-            opened.callback(os.close, self.events)
-            job, self._job = os.pipe()
-            opened.callback(os.close, self._job)
+            self.events, events = _pipe(opened, given)
+            job, self._job = _pipe(given, opened)
+            asked, self.asks = _pipe(given, opened)
             self.stack = opened.enter_context(tempfile.TemporaryFile())
-            asked, self.asks = os.pipe()
-            opened.callback(os.close, self.asks)
             passed = (events, self.page, job, self.stack.fileno(), asked)
             arguments = [str(number) for number in (*passed, os.getpid())]
             flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # what multiprocessing's spawn passes on, too
@@ -46,17 +44,14 @@ class ChildProcess:
             tty = sys.stdin is None or sys.stdin.isatty()
             self.has_terminal = terminal.is_ours()
             reads = subprocess.DEVNULL if tty and not self.has_terminal else None
-            try:
-                self.process = subprocess.Popen(
-                    [sys.executable, *flags, str(_START), *arguments],
-                    stdin=reads,
-                    pass_fds=passed,
-                    env=self._environment,
-                    process_group=0,
-                )
-            finally:
-                for descriptor in (events, job, asked):
-                    os.close(descriptor)
+            self.process = subprocess.Popen(
+                [sys.executable, *flags, str(_START), *arguments],
+                stdin=reads,
+                pass_fds=passed,
+                env=self._environment,
+                process_group=0,
+            )
+            given.close()
             with contextlib.suppress(BrokenPipeError):  # it has ended already
                 os.write(self._job, _line({"path": _path()}))
             opened.pop_all()
@@ -120,6 +115,14 @@ def start(environment: Mapping[str, str]) -> ChildProcess:
         return ChildProcess(environment)
     started, _early = _early, None
     return started
+
+
+def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe's ends, each closed by a stack."""
+    read, write = os.pipe()
+    reads.callback(os.close, read)
+    writes.callback(os.close, write)
+    return read, write
 
 
 def _path() -> list[str]:

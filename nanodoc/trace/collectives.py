@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nanodoc.trace.examine import OpDetail
+from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.ops import is_collective
-from nanodoc.trace.record import Record, Ref
+from nanodoc.trace.record import BACKWARD, Record, Ref
 
 SENT_MARK = "sent:"
 
 
 def sick_when_sent(records: Sequence[Record], details: Mapping[int, OpDetail]) -> list[Ref]:
-    """What was not finite of what this rank gave into the first collective that was given anything
-    of the kind, among those that were looked at closely."""
-    for index, detail in sorted(details.items()):
-        record = records[index]
-        if is_collective(record.info):
-            pairs = zip(record.inputs, detail.inputs, strict=False)
-            sick = [ref for ref, facts in pairs if facts.nonfinite]
-            if sick:
-                return sick
-    return []
+    """What this rank gave into collectives that was not finite, from its first backward op on, as
+    far as they were looked at closely."""
+    first = next((i for i, record in enumerate(records) if record.phase == BACKWARD), len(records))
+    return [
+        ref
+        for index, detail in sorted(details.items())
+        if index >= first and is_collective(records[index].info)
+        for ref, facts in zip(records[index].inputs, detail.inputs, strict=False)
+        if facts.nonfinite
+    ]
+
+
+def is_received(trace: StepTrace, index: int) -> bool:
+    """What is not finite in an op's output came from other ranks: what this one gave was finite."""
+    detail = trace.details.get(index)
+    return is_collective(trace.records[index].info) or (detail is not None and detail.received)
 
 
 def copied_from(record: Record, records: Sequence[Record]) -> int | None:

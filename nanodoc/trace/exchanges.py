@@ -31,6 +31,13 @@ class Exchanges(TorchDispatchMode):
             return NotImplemented  # DTensor's own dispatch comes next, and runs its ops in here
         if is_collective(describe_op(func)) and "wait_tensor" not in func.name():
             self._there = True
-            floating = [tensor for tensor in given if tensor.is_floating_point()]
-            self._sent_sick |= not all(bool(torch.isfinite(tensor).all()) for tensor in floating)
+            self._sent_sick |= not all(map(_is_finite, given))
         return func(*args, **(kwargs or {}))
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """False also where that can't be told: 8-bit floats have few kernels."""
+    try:
+        return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False

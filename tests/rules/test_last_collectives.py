@@ -27,6 +27,7 @@ def entered(
         sizes=((size,),),
         types=("Float",),
         waits=waits,
+        entered=number,
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.merging import SICK_RANK, merged, told
-from nanodoc.facts.ranks import CLEAN, LOST, SICK, RankOutcome, spans_of, with_roots
+from nanodoc.facts.ranks import CLEAN, LOST, SICK, WELL, RankOutcome, spans_of, with_roots
 from nanodoc.heartbeat.trail import Trail
 from nanodoc.report.report import Report
 from nanodoc.supervise import gathering, rendezvous
@@ -170,8 +170,8 @@ def test_how_spans_are_written(ranks: list[int], text: str) -> None:
     assert spans_of(ranks) == text
 
 
-def test_where_all_met_it_those_count_that_hold_it() -> None:
-    met = [RankOutcome(rank=rank, ended=CLEAN, step=6) for rank in range(3)]
+def test_who_holds_a_part_has_not_made_it() -> None:
+    met = [RankOutcome(rank=rank, ended=CLEAN if rank == 1 else WELL, step=6) for rank in range(3)]
+    assert [one.ended for one in with_roots(met)] == [WELL, SICK, WELL]
+    met[1] = replace(met[1], sharded=True)
     assert with_roots(met) == met
-    met[1] = replace(met[1], sick_gradients=True)
-    assert [one.ended for one in with_roots(met)] == [CLEAN, SICK, CLEAN]

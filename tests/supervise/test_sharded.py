@@ -93,7 +93,7 @@ for step in range(10):
     if "drifts" in words and rank == 3 and step == 4:
         with torch.no_grad():
             net.blocks[0].up.weight.to_local().mul_(1.01)
-    if "hangs" in words and rank == 1 and step == 6:
+    if "hangs" in words and rank == int(words[-1]) and step == 6:
         time.sleep(600)
     if "dies" in words and rank == 1 and step == 6:
         os._exit(9)
@@ -320,12 +320,13 @@ def test_a_rank_that_dies(script: Path, kind: str) -> None:
     assert report["vitals"]["loss_first"] > report["vitals"]["loss_lowest"] > 0
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "tensor", "mesh"])
-def test_a_rank_that_hangs(script: Path, kind: str) -> None:
-    report = run(script, kind, "hangs", options=("--timeout", "4"), found=False)
+@pytest.mark.parametrize(("kind", "rank"), [("fsdp2", 1), ("tensor", 0), ("mesh", 0), ("mesh", 3)])
+def test_a_rank_that_hangs(script: Path, kind: str, rank: int) -> None:
+    """On a mesh others wait for ranks that wait for it."""
+    report = run(script, kind, "hangs", str(rank), options=("--timeout", "4"), found=False)
     first = report["findings"][0]
     assert first["code"] in ("ND712", "ND804")
-    assert (first["rank"], first["step"]) == (1, 6)
+    assert (first["rank"], first["step"]) == (rank, 6)
     assert first["culprit"]["location"]["line"] == line_of(script, "time.sleep(600)")
 
 

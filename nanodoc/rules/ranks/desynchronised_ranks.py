@@ -24,7 +24,7 @@ ND712 hung-step, ND801 rank-local-failure
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
@@ -171,12 +171,12 @@ class _Split:
 def _in_different_collectives(waiting: Sequence[RankOutcome]) -> _Split | None:
     """Ranks that wait in the same collective of a group, by its number, and have called another op
     or with other shapes; those that fewer have called come first."""
-    places: dict[tuple[str, int], dict[LastCollective, list[RankOutcome]]] = {}
+    places: dict[tuple[tuple[str, str], int], dict[LastCollective, list[RankOutcome]]] = {}
     for outcome in waiting:
         for one in outcome.collectives:
             if one.waits:
-                kinds = places.setdefault((one.group, one.number), {})
-                kinds.setdefault(one, []).append(outcome)
+                kinds = places.setdefault((one.key, one.number), {})
+                kinds.setdefault(replace(one, entered=0), []).append(outcome)
     for kinds in places.values():
         (called, fewer), *more = sorted(kinds.items(), key=lambda pair: len(pair[1]))
         for by_others, others in more:
@@ -208,34 +208,46 @@ def _at(outcome: RankOutcome) -> str:
 
 
 def _behind(waiting: list[RankOutcome]) -> list[RankOutcome]:
-    """Those that have come least far: that have not entered a collective in which another waits,
-    else by step and phase."""
-    furthest: dict[str, int] = {}
+    """Those that the others wait for: that have not entered a collective in which another waits,
+    and themselves wait in none that others have not entered; else those that have come least far,
+    by step and phase."""
+    awaited: dict[tuple[str, str], int] = {}
     for outcome in waiting:
         for one in outcome.collectives:
             if one.waits:
-                furthest[one.group] = max(furthest.get(one.group, 0), one.number)
+                awaited[one.key] = max(awaited.get(one.key, 0), one.number)
+    entered: dict[tuple[str, str], int] = {}
+    for outcome in waiting:
+        for one in outcome.collectives:
+            entered[one.key] = min(entered.get(one.key, one.entered), one.entered)
     missing = [
         outcome
         for outcome in waiting
-        if any(one.number < furthest.get(one.group, 0) for one in outcome.collectives)
+        if any(one.entered < awaited.get(one.key, 0) for one in outcome.collectives)
+        or (awaited and not outcome.collectives and not outcome.waits)
+    ]
+    # one that waits for another is behind only because that one is
+    first = [
+        outcome
+        for outcome in missing
+        if not any(one.waits and entered[one.key] < one.number for one in outcome.collectives)
     ]
     if missing and len(missing) < len(waiting):
-        return missing
+        return first or missing
     least = min(map(_progress, waiting))
     return [outcome for outcome in waiting if _progress(outcome) == least]
 
 
 def _missed(behind: list[RankOutcome], ahead: list[RankOutcome]) -> str:
     """What those that are ahead wait in, where it is known; else it is told in general."""
-    last = {one.group: one.number for one in behind[0].collectives}
+    last = {one.key: one.entered for one in behind[0].collectives}
     for outcome in ahead:
         for one in reversed(outcome.collectives):
-            if one.waits and last.get(one.group, one.number) < one.number:
+            if one.waits and last.get(one.key, one.number) < one.number:
                 return (
                     f"{_names([outcome]).capitalize()} waits in {one}, which "
                     f"{_names(behind[:1])} has not entered: its last of this group was "
-                    f"{last[one.group]}."
+                    f"{last[one.key]}."
                 )
     return "The ranks that are further on wait in a collective that the one behind has not entered."
 
