@@ -93,6 +93,13 @@ class LocalCollectives:
             self.end()
 
     def end(self) -> None:
+        if self._originals:
+            for module in map(_looks_for_unused, self._model.modules()):
+                # Backward passes that DDP did not reduce count as those of no_sync(): the next one
+                # would take what they used for used. Buckets are not rebuilt here, which is what
+                # else is forgotten.
+                if module is not None:
+                    module.reducer._reset_state()
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
@@ -114,6 +121,19 @@ class LocalCollectives:
     def _patch(self, owner: Any, name: str, value: Any) -> None:
         self._originals.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
+
+
+def accumulates_unused(model: torch.nn.Module) -> bool:
+    """The last forward pass was one under `no_sync()` of a DistributedDataParallel that looks for
+    unused parameters: which ones it used is kept where nothing can read it, and would be lost."""
+    found = map(_looks_for_unused, model.modules())
+    return any(module is not None and not module.require_forward_param_sync for module in found)
+
+
+def _looks_for_unused(module: torch.nn.Module) -> DistributedDataParallel | None:
+    if isinstance(module, DistributedDataParallel) and module.find_unused_parameters:
+        return None if module.static_graph else module
+    return None
 
 
 class _Done:

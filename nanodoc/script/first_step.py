@@ -11,7 +11,7 @@ from nanodoc.errors import said
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
-from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.local_collectives import accumulates_unused, several_ranks
 from nanodoc.replay.own_memory import shared_parameter
 from nanodoc.replay.parts import of_others_too
 from nanodoc.replay.sandbox import state_preserved
@@ -72,6 +72,8 @@ def run_again(
         return RunAgain(deferred=f"other processes share the memory of {shared}")
     if healthy and another_is_at_work():
         return RunAgain(deferred="another thread of the script is at work")
+    if healthy and accumulates_unused(engine.recipe.model):
+        return RunAgain(deferred="DistributedDataParallel accumulates which parameters are unused")
     # Whether the other ranks can run theirs again is not known: each does it without them.
     alone = several_ranks()
     if alone and first.trained.scaled and error is None and not first.finite:
