@@ -211,7 +211,7 @@ class Examiner:
             mask, gradient = looked
             zero_gradient = gradient is not None and gradient.all_zero(fourth)
             masked_by = mask.op(fourth) if mask is not None else None
-        samples = self._samples(trace, root, size)
+        samples = () if _of_weights_alone(trace, site) else self._samples(trace, root, size)
         return Birth(
             op=op,
             kind=root.kind,
@@ -320,6 +320,24 @@ def _site(trace: StepTrace, root: Root) -> int:
         return index
     forward = trace.forward_of(index)
     return index if forward is None or trace.records[index].place is not None else forward
+
+
+def _of_weights_alone(trace: StepTrace, site: int) -> bool:
+    """What an op reads was made of the model's own tensors: its rows are no samples. False where
+    there is more behind it than is looked at."""
+    seen = {site}
+    for index in (queue := [site]):
+        record = trace.records[index]
+        if not record.inputs or len(queue) > _FARTHEST:
+            return False
+        for ref in record.inputs:
+            for writer in trace.writers(ref):
+                if writer < 0 and not trace.leaf_name(writer).startswith(("param:", "buffer:")):
+                    return False
+                if writer >= 0 and writer not in seen:
+                    seen.add(writer)
+                    queue.append(writer)
+    return True
 
 
 def _upstream(trace: StepTrace, site: int) -> list[int]:

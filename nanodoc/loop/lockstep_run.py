@@ -196,16 +196,17 @@ class LockstepRun:
         held = self.held
         if held is not None and held.start is not None:
             self._keeper.restore(held.start)
-        past = self._checkpoints.steps_between(step, step)
+        # written to since or not: among what a script's step reads may be its own weights
+        past = next((past for past in self._checkpoints.past if past.step == step), None)
         if held is not None and held.step == step:
-            sick = held if past else replace(held, start=None)
+            sick = held if past is not None else replace(held, start=None)
         else:
             loss, norm = self._course.losses[step], self._course.grad_norms[step]
             vitals = Vitals(loss=loss, grad_norm=norm, norms=(), names=(), extras=())
-            sick = SickStep(step, None, vitals, (), past[0].indices if past else None)
-        if not past:
+            sick = SickStep(step, None, vitals, (), past.indices if past is not None else None)
+        if past is None:
             return sick
-        begin_past(self._runner, self._named, past[0], {})
+        begin_past(self._runner, self._named, past, {})
         if sick.start is None:
-            sick = replace(sick, start=self._keeper.take(step, past[0].batches))
+            sick = replace(sick, start=self._keeper.take(step, past.batches))
         return sick

@@ -285,7 +285,10 @@ class ScriptEngine(SharedRun):
             self.lockstep.hold(sick)
             return super()._judged(capsule, replace(reading, tripped=None), began)
         examined = found or self._examined(capsule, self._judging.observer, reading.bad_parameters)
-        return self._stop_of(self.lockstep.first or sick, examined)
+        first = self.lockstep.first or sick
+        if examined.reproduced == "not_run":
+            examined = self._unseen(first.step)
+        return self._stop_of(first, examined)
 
     def _examined(
         self,
