@@ -27,6 +27,7 @@ from nanodoc.trace.examine import Request, tensor_facts
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.growth import amplifier_of, growth_of
 from nanodoc.trace.masking import find_mask, gradient_request
+from nanodoc.trace.record import Ref
 
 _MOST_ROOTS = 8
 _UPSTREAM = 16
@@ -109,10 +110,7 @@ class Examiner:
             ]
         else:
             starts = search.alarming(late_symptoms(second))
-        roots = search.from_refs(starts)[:_MOST_ROOTS]
-        if sent and all(root.leaf is None and is_received(second, root.index) for root in roots):
-            # a rank may hold none of the gradients that its own backward pass made sick
-            roots = search.from_refs(search.alarming(sent))[:_MOST_ROOTS] or roots
+        roots = _roots(search, second, starts, sent)
         sites = {root.index: _site(second, root) for root in roots}
         requests = {
             index: Request(locate=True)
@@ -320,6 +318,15 @@ def _site(trace: StepTrace, root: Root) -> int:
         return index
     forward = trace.forward_of(index)
     return index if forward is None or trace.records[index].place is not None else forward
+
+
+def _roots(search: RootSearch, trace: StepTrace, starts: list[Ref], sent: list[Ref]) -> list[Root]:
+    """Those behind the symptoms; where all of it came from other ranks, those behind what this rank
+    sent: it may hold none of the gradients that its own backward pass made sick."""
+    roots = search.from_refs(starts)[:_MOST_ROOTS]
+    if sent and all(root.leaf is None and is_received(trace, root.index) for root in roots):
+        return search.from_refs(search.alarming(sent))[:_MOST_ROOTS] or roots
+    return roots
 
 
 def _of_weights_alone(trace: StepTrace, site: int) -> bool:

@@ -109,23 +109,10 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         # what a rank tells after it has waited is of later
         collectives=trail.collectives or () if facts is None else facts.collectives,
     )
-    if ended.waited is not None or (ended.interrupted and ended.report is None):
-        frames = death_of(ended).frames
-        return replace(
-            common,
-            ended=ENDED,
-            why=ended.waited or "ended from outside",
-            location=frames[-1] if frames else None,
-            stack=frames,
-            collectives=trail.collectives or (),
-        )
     peer = failure is not None and peer_left(failure)
-    if ended.silent_for is not None and not peer:
-        death = death_of(ended)
-        entered = trail.collectives or ()
-        return replace(
-            common, ended=HUNG, waits=death.waits, stack=death.frames, collectives=entered
-        )
+    outside = ended.interrupted and ended.report is None
+    if ended.waited is not None or outside or (ended.silent_for is not None and not peer):
+        return _stood_still(ended, common)
     if failure is not None:
         return replace(
             common,
@@ -156,6 +143,21 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         loss=facts.loss,
         **facts.for_all(),
         why="" if facts.own in (WELL, CLEAN) else common.why,
+    )
+
+
+def _stood_still(ended: Ended, common: RankOutcome) -> RankOutcome:
+    """A rank that was ended where it stood: what it knows by itself is of later."""
+    death = death_of(ended)
+    still = replace(common, stack=death.frames, collectives=ended.trail.collectives or ())
+    outside = ended.interrupted and ended.report is None
+    if ended.silent_for is not None and ended.waited is None and not outside:
+        return replace(still, ended=HUNG, waits=death.waits)
+    return replace(
+        still,
+        ended=ENDED,
+        why=ended.waited or "ended from outside",
+        location=death.frames[-1] if death.frames else None,
     )
 
 

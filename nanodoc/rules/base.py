@@ -203,6 +203,8 @@ def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
         "bitwise": "fails again, bitwise the same",
         "tolerance": "fails again, nearly the same",
     }.get(evidence.reproduced, "not reproduced")
+    if evidence.reproduced == "no" and (evidence.births or evidence.leaves):
+        outcome = "fails again, with another loss"
     loss = evidence.trip.loss if evidence.trip else None
     return ({"name": "same again", "outcome": outcome, "loss": loss},)
 

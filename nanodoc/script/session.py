@@ -202,8 +202,7 @@ class ScriptSession(SearchSession):
         self.steps = 1
 
     def _observe_only(self, first: Candidate, again: RunAgain) -> None:
-        """The step can't be run again: it went well in the script, and not then; or not while the
-        script goes on; or not without the other ranks."""
+        """The step can't be run again, or not while the script goes on, or not by one rank."""
         self._around.close()
         engine = self._open_engine(first.trained)
         engine.replays = engine.unproven = bool(again.deferred)
@@ -220,10 +219,9 @@ class ScriptSession(SearchSession):
         self._succession.iteration()
         engine = self.engine
         assert engine is not None
-        if self._most is not None and self.steps >= self._most:
-            self._end(Stop())
-        if (overdue := engine.overdue(self.steps)) is not None:
-            self._end(overdue)
+        most = self._most is not None and self.steps >= self._most
+        if (end := Stop() if most else engine.overdue(self.steps)) is not None:
+            self._end(end)
         if self.same and engine.brief.to_be_shown:
             engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
         brief = engine.brief.wants(self.steps)

@@ -170,7 +170,8 @@ class _Split:
 
 def _in_different_collectives(waiting: Sequence[RankOutcome]) -> _Split | None:
     """Ranks that wait in the same collective of a group, by its number, and have called another op
-    or with other shapes; those that fewer have called come first."""
+    or with other shapes. Those that fewer have called come first; of as many, those whose line
+    names the op: the others' may be DistributedDataParallel's own."""
     places: dict[tuple[tuple[str, str], int], dict[LastCollective, list[RankOutcome]]] = {}
     for outcome in waiting:
         for one in outcome.collectives:
@@ -178,11 +179,18 @@ def _in_different_collectives(waiting: Sequence[RankOutcome]) -> _Split | None:
                 kinds = places.setdefault((one.key, one.number), {})
                 kinds.setdefault(replace(one, entered=0), []).append(outcome)
     for kinds in places.values():
-        (called, fewer), *more = sorted(kinds.items(), key=lambda pair: len(pair[1]))
+        (called, fewer), *more = sorted(
+            kinds.items(), key=lambda pair: (len(pair[1]), not _is_named(pair[0], pair[1][0]))
+        )
         for by_others, others in more:
             if disagree(called, by_others):
                 return _Split(fewer, others, called, by_others)
     return None
+
+
+def _is_named(called: LastCollective, outcome: RankOutcome) -> bool:
+    location = outcome.location
+    return location is not None and called.op.strip("_") in location.code
 
 
 def _different_collectives(split: _Split) -> Account:
