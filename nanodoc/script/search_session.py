@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from nanodoc.heartbeat.answering import start_answering
+from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint, gradients_of
 from nanodoc.script.hooks import installed
 from nanodoc.script.loops import Loop, Loops
@@ -135,6 +137,8 @@ class SearchSession:
         self._search.made.note(made, caller or own)
         if isinstance(made, torch.optim.Optimizer):
             self._wake()
+            if several_ranks():
+                start_answering()  # the first step may be the one that hangs
 
     def _wake(self) -> None:
         if self.state is State.ASLEEP and not self._deaf():

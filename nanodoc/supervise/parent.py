@@ -7,6 +7,7 @@ import math
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,8 @@ _QUIET = 5.0  # seconds that the end may take before somebody is told why nothin
 # --timeout
 _EXAMINED = 120.0
 _ANSWER = 1.0  # seconds to say where it hangs
+# seconds in which the other ranks, which stand still for about as long, are asked, too
+_OTHERS = 2.0
 _AGAIN = 0.1  # seconds after which it is asked again
 _LARGEST_STACK = 64 * 1024
 
@@ -311,6 +314,7 @@ class Child:
             if trail.phase != EXAMINATION:
                 self._silent = trail
                 self._ask_where(crumbs, stack_first=True)
+                self._wait_for_others()
             end_tree(self._process.pid)
 
     def _tell_of_the_end(self, quiet_for: float) -> None:
@@ -334,6 +338,15 @@ class Child:
             self._ask_for_collectives(crumbs)
         if not self._answers(crumbs, ASK) and not stack_first:
             self._answers(crumbs, DUMP)
+
+    def _wait_for_others(self) -> None:
+        """Of several ranks the first that is ended lets the others go on, with an error: they are
+        to be asked before. This one stays where it is meanwhile."""
+        if self._watch is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
+        time.sleep(_OTHERS)
 
     def _ask_for_collectives(self, crumbs: TrailWriter) -> None:
         """Which ones the child has entered, where it is one of several ranks. A thread of it tells,

@@ -330,6 +330,17 @@ def test_a_rank_that_hangs(script: Path, kind: str, rank: int) -> None:
     assert first["culprit"]["location"]["line"] == line_of(script, "time.sleep(600)")
 
 
+def test_a_rank_that_hangs_in_its_first_step(script: Path) -> None:
+    script.write_text(
+        SCRIPT.replace("int(words[-1]) and step == 6", "int(words[-1]) and step == 0")
+    )
+    report = run(script, "plain", "hangs", "1", options=("--timeout", "4"), found=False)
+    first = report["findings"][0]
+    assert (first["code"], first["rank"]) == ("ND804", 1)
+    assert first["title"].startswith("rank 1 stands still before the first step is over")
+    assert "in all_gather of float [89], collective 1 of group 0" in first["explanation"]
+
+
 def test_a_replica_that_drifts(script: Path) -> None:
     """Of hybrid sharding: ranks 1 and 3 are meant to hold the same part."""
     (finding,) = run(script, "hsdp", "drifts")["findings"]

@@ -149,9 +149,11 @@ def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
             explanation="None is behind another: they wait for something outside, or in "
             "collectives of a different kind or order.",
         )
+    step, phase = behind[0].step, behind[0].phase
+    place = "before the first step is over" if step is None else f"in the {phase} of step {step}"
     return Account(
         title=f"{_names(behind)} stand{'s' if len(behind) == 1 else ''} "
-        f"still in the {behind[0].phase} of step {behind[0].step}, {_names(ahead)} "
+        f"still {place}, {_names(ahead)} "
         f"wait{'s' if len(ahead) == 1 else ''} further on",
         explanation=_missed(behind, ahead),
     )
@@ -251,11 +253,12 @@ def _missed(behind: list[RankOutcome], ahead: list[RankOutcome]) -> str:
     last = {one.key: one.entered for one in behind[0].collectives}
     for outcome in ahead:
         for one in reversed(outcome.collectives):
-            if one.waits and last.get(one.key, one.number) < one.number:
+            known = last.get(one.key, None if last else 0)  # one that tells none has entered none
+            if one.waits and known is not None and known < one.number:
+                told = f": its last of this group was {known}" if known else ""
                 return (
                     f"{_names([outcome]).capitalize()} waits in {one}, which "
-                    f"{_names(behind[:1])} has not entered: its last of this group was "
-                    f"{last[one.key]}."
+                    f"{_names(behind[:1])} has not entered{told}."
                 )
     return "The ranks that are further on wait in a collective that the one behind has not entered."
 
