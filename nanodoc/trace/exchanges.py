@@ -12,6 +12,10 @@ from nanodoc.tensors.plain import is_sharded
 from nanodoc.trace.ops import describe_op, is_collective, tensors_in
 
 
+_OF_RESULTS = ("::wait_tensor", "::_wrap_tensor_autograd")
+"""They are given what has arrived, or is still on its way."""
+
+
 class Exchanges(TorchDispatchMode):
     """Open while one such op runs: sees the ops on this rank's parts that it consists of."""
 
@@ -29,7 +33,7 @@ class Exchanges(TorchDispatchMode):
         given = tensors_in((*args, *(kwargs or {}).values()))
         if any(map(is_sharded, given)):
             return NotImplemented  # DTensor's own dispatch comes next, and runs its ops in here
-        if is_collective(describe_op(func)) and "wait_tensor" not in func.name():
+        if is_collective(describe_op(func)) and not func.name().endswith(_OF_RESULTS):
             self._there = True
             self._sent_sick |= not all(map(_is_finite, given))
         return func(*args, **(kwargs or {}))

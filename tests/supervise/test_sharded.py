@@ -100,6 +100,8 @@ for step in range(10):
     optimizer.zero_grad()
     loss = (net(x) - y).square().mean()
     loss.backward()
+    if "one" in words:  # an inf that is sent on purpose
+        dist.all_reduce(torch.tensor(float("inf")), dist.ReduceOp.MIN)
     if "shard" in words and rank == 1 and step == 6:
         next(net.parameters()).grad.to_local().view(-1)[0] = float("inf")
     if kind == "fsdp2":
