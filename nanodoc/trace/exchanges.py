@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nanodoc.tensors.plain import is_sharded
 from nanodoc.trace.ops import describe_op, is_collective, tensors_in
 
-
 _OF_RESULTS = ("::wait_tensor", "::_wrap_tensor_autograd")
 """They are given what has arrived, or is still on its way."""
 
