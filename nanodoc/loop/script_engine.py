@@ -4,6 +4,7 @@ over; only the first is run by the engine itself, once more, so that every watch
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from nanodoc.examination.initial_state import sick_before_start
 from nanodoc.examination.non_finite import Examined
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import Trip
+from nanodoc.facts.failure import Failure
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
@@ -25,8 +27,11 @@ from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
+from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import BriefStep, StepState
+
+_RAISES = re.compile(r"\b(raise|assert)\b")
 
 
 class ScriptEngine(SharedRun):
@@ -249,11 +254,26 @@ class ScriptEngine(SharedRun):
         if not self.replays:
             failure = describe_failure(error)
             note_failure(here(), failure, capsule.step)
+            stop = self._looked_back(capsule, failure)
             examined = self._examined(capsule, observed.observer, error=error)
-            stop = Stop(failure=failure, examined=examined)
+            stop = stop or Stop(failure=failure, examined=examined)
         self._around.close()
         self._over()
         return stop or self._failed(capsule, error)
+
+    def _looked_back(self, capsule: StepState, failure: Failure) -> Stop | None:
+        """A step before the one that raised, where the script's own line raised, on all ranks, and
+        one of them had held that step back: the script saw what had come of it."""
+        line = failure.frames[-1].code if failure.frames else ""
+        if not (self.lockstep.enabled and _RAISES.search(line)):
+            return None
+        as_between_steps(self.recipe.model)
+        found = self._run_together(capsule, ())
+        earlier = self.lockstep.earlier
+        if earlier is None:
+            return None
+        here().say({})  # it was noted as what ended the run
+        return self._stop_of(earlier, found or self._unseen(earlier.step))
 
     def failed_between(self, error: UserCodeError, step: int) -> Stop:
         """Something raised that is no step: the loader, or what is outside of the training."""

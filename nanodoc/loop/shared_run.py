@@ -43,6 +43,9 @@ class SharedRun(WatchedRun):
         it."""
         held = self.lockstep.held
         if held is not None and trouble.trip is None:
+            if (later := trouble.failure) is not None:
+                told = f"{later.type}: {later.first_line[:160]}"
+                self._notes.append(("what the training raised after the sick step", told))
             trouble, steps = self._stop_of(held, self._unseen(held.step)), held.step + 1
         return super().conclude(trouble, steps, sick)
 

@@ -99,6 +99,8 @@ for step in range(10):
         os._exit(9)
     optimizer.zero_grad()
     loss = (net(x) - y).square().mean()
+    if "raises" in words and loss.isnan():
+        raise ValueError("loss is NaN")
     loss.backward()
     if "one" in words:  # an inf that is sent on purpose
         dist.all_reduce(torch.tensor(float("inf")), dist.ReduceOp.MIN)
@@ -290,6 +292,15 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path, kind: str) -> 
         nanodoc("replay", folder, "--nproc", "2", cwd=script.parent) if kind == "plain" else None
     )
     assert again is None or ("ND301" in again.stdout and "ND801" in again.stdout)
+
+
+def test_a_script_that_raises_where_its_loss_is_nan(script: Path) -> None:
+    """On all ranks, in the step behind the one in which one shard alone was sick."""
+    report = run(script, "plain", "corner", "one", "raises")
+    first, second = report["findings"]
+    assert (first["code"], first["rank"], first["step"]) == ("ND301", 0, 6)
+    assert second["code"] == "ND801"
+    assert [one["ended"] for one in report["ranks"]] == ["sick", "clean"]
 
 
 def test_a_gradient_that_the_training_writes_itself(script: Path) -> None:
