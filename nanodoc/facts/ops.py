@@ -81,7 +81,8 @@ class OpFacts:
     """Largest |value| of the same op re-run on float32 inputs, when the output is half precision
     and bad; None if not finite there."""
     received: bool = False
-    """It exchanged values with other ranks, and what this rank gave was finite."""
+    """What it gives comes from other ranks, too; where it is told of a birth, this rank gave finite
+    values only."""
     notes: Mapping[str, float] = field(default_factory=dict)
     """Op-specific counts, for example the number of softmax rows that are all −inf."""
 

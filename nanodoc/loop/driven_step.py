@@ -22,7 +22,8 @@ class DrivenStep(StepDriver):
         at = time.perf_counter()
         scalars = Scalars(self._watches)
         vitals = packed_vitals(losses, self._named, scalars.collect(), self._scratch)
-        reading = StepReading(vitals, norms=dict(zip(vitals.names, vitals.norms, strict=True)))
+        norms = dict(zip(vitals.names, vitals.norms, strict=True))
+        reading = StepReading(vitals, norms=norms, losses=losses)
         if vitals.finite:
             reading.tripped = vitals if any(scalars.of(self._probes, vitals.extras)) else None
         else:

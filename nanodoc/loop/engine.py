@@ -118,11 +118,13 @@ class Engine(SharedRun):
     def _judged(self, capsule: StepState, reading: StepReading, began: float) -> Stop | None:
         if reading.tripped is None or not self.lockstep.enabled:
             return super()._judged(capsule, reading, began)
-        sick = self._sick(capsule, reading)
+        sick, bad = self._sick(capsule, reading), reading.bad_parameters
+        if (tracer := self.requested.running) is not None:
+            return self._stop_of(sick, self._seen_in(tracer, reading.losses, capsule, bad))
         if self.lockstep.holds_back(capsule, reading.tripped):
             self.lockstep.hold(sick)
             return super()._judged(capsule, replace(reading, tripped=None), began)
-        examined = self._run_together(capsule, reading.bad_parameters)
+        examined = self._run_together(capsule, bad)
         sick = self.lockstep.first or sick
         return self._stop_of(sick, examined or self._unseen(sick.step))
 

@@ -164,17 +164,14 @@ class LockstepRun:
                     lambda tracer, losses, now: examined(first, tracer, losses, sick or now),
                 )
             found = together.found
-            if found is not None and not (found.births or found.leaves or self._is_sick(sick)):
+            healthy = self.earlier is not None and not sick
+            if found is not None and healthy and not (found.births or found.leaves):
                 found = None  # what it sent was not finite, and not of its making
             if self.earlier is not None:
                 read = [float(loss.mean()) for loss in together.losses]
                 norm = math.nan if found is not None else self.earlier.vitals.grad_norm
                 self.came_to = {"loss": math.fsum(read) / max(len(read), 1), "grad_norm": norm}
         return found
-
-    def _is_sick(self, bad: Sequence[str]) -> bool:
-        """What was examined is sick in this rank's own part."""
-        return self.earlier is None or bool(bad)
 
     def _first(
         self, start: StepState, bad: tuple[str, ...]

@@ -70,7 +70,8 @@ class ObservedStep(StepDriver):
             **dict.fromkeys(observer.with_gradient, 1.0),
             **dict(zip(vitals.names, vitals.norms, strict=True)),
         }
-        reading = StepReading(vitals, scaler, norms, own_seconds=time.perf_counter() - at)
+        reading = StepReading(vitals, scaler, norms, losses=observer.losses)
+        reading.own_seconds = time.perf_counter() - at
         self._judge(reading, observer, final)
         if reading.tripped is None and not reading.left_out and observed.probed_bad:
             reading.tripped = final

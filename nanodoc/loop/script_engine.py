@@ -254,9 +254,9 @@ class ScriptEngine(SharedRun):
         if not self.replays:
             failure = describe_failure(error)
             note_failure(here(), failure, capsule.step)
-            stop = self._looked_back(capsule, failure)
-            examined = self._examined(capsule, observed.observer, error=error)
-            stop = stop or Stop(failure=failure, examined=examined)
+            stop = self._looked_back(capsule, failure) or Stop(
+                failure=failure, examined=self._examined(capsule, observed.observer, error=error)
+            )
         self._around.close()
         self._over()
         return stop or self._failed(capsule, error)

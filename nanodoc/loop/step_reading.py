@@ -33,6 +33,8 @@ class StepReading:
     """The loss as a replay counts it, where that is another than the vitals'."""
     left_out: bool = False
     """The training code itself decided not to step."""
+    losses: Sequence[torch.Tensor] = ()
+    """What was differentiated, detached."""
     own_seconds: float = 0.0
     """Seconds that were not the training's own."""
 

@@ -106,13 +106,13 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
         loss=trail.losses[-1] if trail.losses else None,
         why=first.title if first is not None and first.severity == "critical" else "",
         location=first.culprit.location if first is not None else None,
-        # what a rank tells after it has waited is of later
-        collectives=trail.collectives or () if facts is None else facts.collectives,
+        # it was asked while it waited: what it knows at its end is of later
+        collectives=trail.collectives or (facts.collectives if facts is not None else ()),
     )
     peer = failure is not None and peer_left(failure)
-    outside = ended.interrupted and ended.report is None
-    if ended.waited is not None or outside or (ended.silent_for is not None and not peer):
-        return _stood_still(ended, common)
+    outside = "ended from outside" if ended.interrupted and ended.report is None else None
+    if (why := ended.waited or outside) or (ended.silent_for is not None and not peer):
+        return _stood_still(ended, common, why)
     if failure is not None:
         return replace(
             common,
@@ -146,19 +146,14 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
     )
 
 
-def _stood_still(ended: Ended, common: RankOutcome) -> RankOutcome:
-    """A rank that was ended where it stood: what it knows by itself is of later."""
+def _stood_still(ended: Ended, common: RankOutcome, why: str | None) -> RankOutcome:
+    """A rank that was ended where it stood; without a `why`, since it stood there for too long."""
     death = death_of(ended)
     still = replace(common, stack=death.frames, collectives=ended.trail.collectives or ())
-    outside = ended.interrupted and ended.report is None
-    if ended.silent_for is not None and ended.waited is None and not outside:
+    if why is None:
         return replace(still, ended=HUNG, waits=death.waits)
-    return replace(
-        still,
-        ended=ENDED,
-        why=ended.waited or "ended from outside",
-        location=death.frames[-1] if death.frames else None,
-    )
+    location = death.frames[-1] if death.frames else None
+    return replace(still, ended=ENDED, why=why, location=location)
 
 
 def _stack(text: str) -> tuple[tuple[SourceSpan, ...], str | None]:

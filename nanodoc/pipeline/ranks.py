@@ -15,12 +15,10 @@ from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFact
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
-from nanodoc.replay.parts import of_others_too
+from nanodoc.replay.parts import held_part
 from nanodoc.report.report import Report
 
 _NOT_ALONE = ("not_run", "as_it_ran")
-_COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "fsdp")
-"""Namespaces of the ops whose results come from other ranks, too."""
 
 
 def before_the_run(recipe: Recipe) -> RankAtStart | None:
@@ -70,7 +68,7 @@ def rank_facts(
         else evidence.failure.phase
         if evidence.failure is not None
         else "",
-        sharded=of_others_too(recipe.model) is not None,
+        sharded=held_part(recipe.model) is not None,
         loss=outcome.losses[-1] if outcome.losses else None,
         fingerprints=last.fingerprints if well and last is not None else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),
@@ -101,10 +99,8 @@ def own_end(evidence: Evidence, *, grouped: bool) -> str:
 def _has_arrived(evidence: Evidence) -> bool:
     """Every value that is not finite came out of a collective, into which this rank gave only
     finite ones, or was sent by another rank."""
-    received = [
-        birth.op.received or birth.op.op.partition(".")[0] in _COLLECTIVES
-        for birth in evidence.births
-    ] + [leaf.kind == RECEIVED for leaf in evidence.leaves]
+    received = [birth.op.received for birth in evidence.births]
+    received += [leaf.kind == RECEIVED for leaf in evidence.leaves]
     return bool(received) and all(received)
 
 

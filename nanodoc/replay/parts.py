@@ -9,14 +9,17 @@ from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.tensors.plain import is_sharded
 
 
-def of_others_too(model: torch.nn.Module) -> str | None:
-    """What of a model is not this process's alone, in words: a rank that ran a step again by
-    itself would wait for the others' parts. None where everything is its own."""
-    if not several_ranks():
-        return None
+def held_part(model: torch.nn.Module) -> str | None:
+    """What of a model this process holds a part of, in words; None where it holds all of it."""
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
             return f"{name}, of which each rank holds a part"
     if any(map(is_flattened, model.modules())):
         return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
     return None
+
+
+def of_others_too(model: torch.nn.Module) -> str | None:
+    """The same where there are several ranks: one that ran a step again by itself would wait for
+    the others' parts."""
+    return held_part(model) if several_ranks() else None

@@ -27,8 +27,7 @@ def sick_when_sent(records: Sequence[Record], details: Mapping[int, OpDetail]) -
 
 def is_received(trace: StepTrace, index: int) -> bool:
     """What is not finite in an op's output came from other ranks: what this one gave was finite."""
-    detail = trace.details.get(index)
-    return is_collective(trace.records[index].info) or (detail is not None and detail.received)
+    return trace.facts(index).received
 
 
 def copied_from(record: Record, records: Sequence[Record]) -> int | None:

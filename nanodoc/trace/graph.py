@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from nanodoc.facts.ops import OpFacts, TensorFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.ops import is_exchange
 from nanodoc.trace.spans import Place, resolve, resolved
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class StepTrace:
             values_at=tuple(detail.values_at),
             bad_rows=detail.bad_rows,
             upcast_absmax=detail.upcast_absmax,
-            received=detail.received,
+            received=detail.received or is_exchange(record.info),
             notes=detail.notes,
         )
 

@@ -120,6 +120,12 @@ def is_collective(info: OpInfo) -> bool:
     return info.name.partition(".")[0] in _COLLECTIVES
 
 
+def is_exchange(info: OpInfo) -> bool:
+    """Its results come from other ranks, too: a collective, or an op of FSDP's or DTensor's around
+    one."""
+    return info.name.partition(".")[0] in (*_COLLECTIVES, "_dtensor", "fsdp")
+
+
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
