@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -227,3 +227,11 @@ class OptimizerFacts:
     """Elements of a denominator state (exp_avg_sq, sum, square_avg) that are exactly zero under the
     bad weights."""
     state_facts: tuple[TensorFacts, ...] = ()
+
+
+def all_received(births: Sequence[Birth], leaves: Sequence[LeafRoot]) -> bool:
+    """All that is not finite came from other ranks: out of collectives into which this one gave
+    finite values, or sent by one of them. False where there is nothing."""
+    received = [birth.op.received for birth in births]
+    received += [leaf.kind == RECEIVED for leaf in leaves]
+    return bool(received) and all(received)

@@ -120,7 +120,7 @@ class Engine(SharedRun):
             return super()._judged(capsule, reading, began)
         sick, bad = self._sick(capsule, reading), reading.bad_parameters
         if (tracer := self.requested.running) is not None:
-            return self._stop_of(sick, self._seen_in(tracer, reading.losses, capsule, bad))
+            return self._stop_of(sick, self._traced_live(tracer, reading.losses, capsule, bad))
         if self.lockstep.holds_back(capsule, reading.tripped):
             self.lockstep.hold(sick)
             return super()._judged(capsule, replace(reading, tripped=None), began)

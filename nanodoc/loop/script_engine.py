@@ -321,8 +321,7 @@ class ScriptEngine(SharedRun):
         else what it shows when all ranks run it again together."""
         tracer = self.requested.running
         if tracer is not None:
-            self.traced = f"step {capsule.step} traced as it ran"
-            return self._seen_in(tracer, observer.losses, capsule, bad, error)
+            return self._traced_live(tracer, observer.losses, capsule, bad, error)
         found = self._run_together(capsule, bad) if error is None else None
         return found or self._unseen(capsule.step)
 

@@ -10,7 +10,7 @@ import torch
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.live_trace import LiveStep
 from nanodoc.examination.non_finite import Examined
-from nanodoc.facts.ops import ParameterFacts
+from nanodoc.facts.ops import ParameterFacts, all_received
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.lockstep_run import LockstepRun, SickStep
 from nanodoc.loop.outcome import Outcome
@@ -24,6 +24,12 @@ from nanodoc.trace.tracer import Tracer
 _TRACE_IT = (
     "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
     "traces this step while it runs, and names the op."
+)
+
+
+_FROM_OTHERS = (
+    "What is not finite in this rank's part came out of a collective, into which this rank gave "
+    "finite values: another rank has made it."
 )
 
 
@@ -93,6 +99,23 @@ class SharedRun(WatchedRun):
             late = "" if earlier is None else ", after other ranks had made it"
             self.traced = f"step {step} run again by all ranks together{late}"
         return found
+
+    def _traced_live(
+        self,
+        tracer: Tracer,
+        losses: Sequence[torch.Tensor],
+        capsule: StepState,
+        bad: Sequence[str],
+        error: UserCodeError | None = None,
+    ) -> Examined:
+        """What a step shows that was traced on this rank while it ran."""
+        self.traced = f"step {capsule.step} traced as it ran"
+        seen = self._seen_in(tracer, losses, capsule, bad, error)
+        finite = all(bool(torch.isfinite(loss).all()) for loss in losses)
+        if finite and all_received(seen.births, seen.leaves):
+            # gradients that were made on a rank that may hold none of them, and knows nothing of it
+            return Examined((), (), seen.reproduced, _FROM_OTHERS)
+        return seen
 
     def _seen_in(
         self,

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import peer_left
-from nanodoc.facts.ops import RECEIVED
+from nanodoc.facts.ops import all_received
 from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFacts, RankOutcome
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
@@ -93,15 +93,7 @@ def own_end(evidence: Evidence, *, grouped: bool) -> str:
     finite = trip.loss is not None and trip.loss - trip.loss == 0
     alone = finite and evidence.reproduced in ("no", *_NOT_ALONE)
     unborn = alone and not (evidence.births or evidence.leaves)
-    return CLEAN if grouped and (unborn or _has_arrived(evidence)) else SICK
-
-
-def _has_arrived(evidence: Evidence) -> bool:
-    """Every value that is not finite came out of a collective, into which this rank gave only
-    finite ones, or was sent by another rank."""
-    received = [birth.op.received for birth in evidence.births]
-    received += [leaf.kind == RECEIVED for leaf in evidence.leaves]
-    return bool(received) and all(received)
+    return CLEAN if grouped and (unborn or all_received(evidence.births, evidence.leaves)) else SICK
 
 
 def outcome_of_rank(facts: RankFacts, report: Report) -> RankOutcome:

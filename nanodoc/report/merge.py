@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.facts.ranks import ROOTS, RankOutcome, first_root, order, spans_of
+from nanodoc.facts.ranks import CLEAN, ROOTS, RankOutcome, first_root, order, spans_of
 from nanodoc.report.report import Report
 
 
@@ -26,12 +26,15 @@ def merge(
         ((outcome, report) for outcome, report in pairs if report is not None),
         key=lambda pair: order(pair[0]),
     )
+    # where no rank failed by itself, one that was given what is not finite tells more than those
+    # that it left
+    given = any(outcome.ended == CLEAN for outcome, _ in pairs)
     kept: dict[str, Finding] = {}
     seen_on: dict[str, list[int]] = {}
     for outcome, report in ordered:
         if (
             report is None
-            or (outcome.peer and across)
+            or (outcome.peer and (across or given))
             or (first is not None and (outcome.peer or outcome.ended not in ROOTS))
         ):
             continue  # what a rank says that only waited, or was given NaN by others, is an effect

@@ -63,9 +63,10 @@ def corner(): return make("corner")
 """
 
 
-def run(folder: Path, name: str) -> dict[str, Any]:
+def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
     (folder / "train.py").write_text(TRAIN)
-    done = nanodoc("run", f"train.py:{name}", "--output-format", "json", cwd=folder, ranks=2)
+    shown = ("--output-format", "json", *more)
+    done = nanodoc("run", f"train.py:{name}", *shown, cwd=folder, ranks=2)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
@@ -103,3 +104,12 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(tmp_path: Path) -> None:
     assert first["culprit"]["location"]["line"] == line
     assert first["fixes"][0]["verified"]
     assert [one["ended"] for one in report["ranks"]] == ["sick", "clean"]
+
+
+def test_steps_that_are_traced_while_they_run(tmp_path: Path) -> None:
+    """The rank whose batch holds NaN names it; one that only holds a sick part says whose it is."""
+    first, second = run(tmp_path, "data", "--trace-steps", "6")["findings"]
+    assert (first["code"], first["rank"], second["code"]) == ("ND101", 1, "ND801")
+    (finding,) = run(tmp_path, "corner", "--trace-steps", "6")["findings"]
+    assert (finding["code"], finding["rank"], finding["step"]) == ("ND901", 1, 6)
+    assert "another rank has made it" in finding["explanation"]
