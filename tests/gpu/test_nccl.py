@@ -134,3 +134,51 @@ def test_the_line_of_a_sick_op_and_its_replay(script: Path, kind: str) -> None:
     assert done.stdout, done.stderr
     finding = json.loads(done.stdout)["findings"][0]
     assert finding["culprit"]["location"]["line"] == line
+
+
+COLLECTIVES = """
+import json, os, time
+from dataclasses import asdict
+
+import torch, torch.distributed as dist
+from nanodoc.heartbeat.flight_recorder import last_collectives
+
+os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = os.environ["TORCH_FR_BUFFER_SIZE"] = "100"
+dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+
+
+def told():
+    print(json.dumps([asdict(one) for one in last_collectives()]), flush=True)
+
+
+dist.all_reduce(torch.ones(3, device="cuda"))
+torch.cuda._sleep(20_000_000_000)
+dist.all_reduce(torch.ones(4, 5, device="cuda", dtype=torch.bfloat16))
+dist.all_reduce(torch.ones(6, device="cuda"))
+told()
+torch.cuda.synchronize()
+time.sleep(5)  # until torch's own watchdog has seen that they ended
+told()
+dist.destroy_process_group()
+"""
+
+
+def test_the_collective_that_a_rank_is_in(script: Path) -> None:
+    """The host has entered the third, and the device waits in front of the second."""
+    script.write_text(COLLECTIVES)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1")
+    done = subprocess.run(
+        [sys.executable, *launcher, script.name],
+        capture_output=True,
+        text=True,
+        cwd=script.parent,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    waiting, ended = (json.loads(line) for line in done.stdout.splitlines() if line[:1] == "[")
+    (one,) = (one for one in waiting if one["op"] == "all_reduce")
+    assert (one["backend"], one["number"], one["entered"]) == ("nccl", 2, 3)
+    assert (one["sizes"], one["types"], one["waits"]) == ([[4, 5]], ["BFloat16"], True)
+    (one,) = (one for one in ended if one["op"] == "all_reduce")
+    assert (one["number"], one["waits"]) == (3, False)
