@@ -25,6 +25,7 @@ from nanodoc.accelerator import in_widest, widest
 from nanodoc.facts.graph import LeakFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.tensors.nested import takes_hooks
+from nanodoc.tensors.plain import is_freed, local_of
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -256,6 +257,7 @@ def fingerprint(tensor: torch.Tensor, size: int) -> dict[Any, torch.Tensor]:
         tensor.is_nested
         or not 0 < tensor.numel() <= _MOST_ELEMENTS
         or tensor.layout != torch.strided
+        or is_freed(local_of(tensor))
     ):
         return {}
     found: dict[Any, torch.Tensor] = {"all": _numbers(tensor.reshape(1, -1))}

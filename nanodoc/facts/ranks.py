@@ -182,6 +182,8 @@ class RankFacts:
     phase: str = ""
     sharded: bool = False
     """It holds parts of parameters, and of gradients that all ranks have made."""
+    whole_size: int = 0
+    """Bytes of all parameters of the whole model, where this rank holds parts of them."""
     loss: float | None = None
     fingerprints: tuple[tuple[str, str], ...] = ()
     """(name, digest) of every parameter that is to be the same on all ranks, when the run was
@@ -201,7 +203,7 @@ class RankFacts:
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        more = "running sharded collectives"
+        more = "running sharded whole_size collectives"
         return {name: getattr(self, name) for name in f"{names} {more}".split()}
 
 
@@ -224,6 +226,8 @@ class RankOutcome:
     ran_alone: bool = True
     """It ran its step again without the others."""
     sharded: bool = False
+    """As in `RankFacts`."""
+    whole_size: int = 0
     """As in `RankFacts`."""
     location: SourceSpan | None = None
     """Where it stood still, or failed."""

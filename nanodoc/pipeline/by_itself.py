@@ -18,7 +18,7 @@ from nanodoc.supervise.job import Job
 from nanodoc.supervise.one_rank import group_of_one
 from nanodoc.supervise.parent import Child
 
-_WHAT = "experiments and fixes"
+EXPERIMENTS = "experiments and fixes"
 _TIMES = 3
 
 
@@ -38,7 +38,7 @@ def with_experiments(
     if not index.apart or job.config.budget <= 0:
         return report
     by = f"made of rank {index.first}'s part, by one process with the whole model"
-    if not _fits(index.size):
+    if not fits(index.size):
         return _noted(report, f"not {by}: it may not fit into this machine's memory")
     progress.say(f"running rank {index.first}'s part of the step by itself …")
     ended = Child(
@@ -71,12 +71,12 @@ def with_experiments(
     report = replace(
         report,
         findings=(first, *report.findings[1:]),
-        not_checked=tuple(row for row in report.not_checked if row[0] != _WHAT),
+        not_checked=tuple(row for row in report.not_checked if row[0] != EXPERIMENTS),
     )
     return write_patch(report, artifact_folder(job.config)) if job.config.fix else report
 
 
-def _fits(size: int) -> bool:
+def fits(size: int) -> bool:
     """Weights, optimizers and gradients, and a copy of them; the machine may not tell."""
     try:
         free, limit = memory()[1], memory_limit()
@@ -94,5 +94,5 @@ def _replay(job: Job, folder: Path) -> Job:
 
 
 def _noted(report: Report, why: str) -> Report:
-    others = tuple(row for row in report.not_checked if row[0] != _WHAT)
-    return replace(report, not_checked=(*others, (_WHAT, why)))
+    others = tuple(row for row in report.not_checked if row[0] != EXPERIMENTS)
+    return replace(report, not_checked=(*others, (EXPERIMENTS, why)))

@@ -3,6 +3,7 @@ it can."""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -126,11 +127,18 @@ def perform(job: Job, progress: Progress) -> Report:
         minimal = options.pop("minimal", None)
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
         return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
-    if job.launch is not None:
-        from nanodoc.pipeline.run_script import run_script
+    with _muted() if job.again is not None and job.again.muted else contextlib.nullcontext():
+        if job.launch is not None:
+            from nanodoc.pipeline.run_script import run_script
 
-        return run_script(job.launch, job.config, progress)
-    return run_training(job.target, job.config, progress, job.again)
+            return run_script(job.launch, job.config, progress)
+        return run_training(job.target, job.config, progress, job.again)
+
+
+def _muted() -> contextlib.AbstractContextManager[None]:
+    from nanodoc.script.muted import muted
+
+    return muted()
 
 
 def describe_death(error: Exception) -> Failure | None:

@@ -15,7 +15,7 @@ from nanodoc.facts.ranks import CLEAN, FAILED, SICK, WELL, RankAtStart, RankFact
 from nanodoc.loop.outcome import Outcome
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import batch_digests, fingerprints, replicated, several_ranks
-from nanodoc.replay.parts import held_part
+from nanodoc.replay.parts import held_part, whole_size
 from nanodoc.report.report import Report
 
 _NOT_ALONE = ("not_run", "as_it_ran")
@@ -47,7 +47,7 @@ def rank_facts(
     own = own_end(evidence, grouped=grouped)
     well = own == WELL and not outcome.interrupted
     wrapped = any(isinstance(m, DistributedDataParallel) for m in recipe.model.modules())
-    last = evidence.at_group_end
+    sharded, last = held_part(recipe.model) is not None, evidence.at_group_end
     return RankFacts(
         rank=before.rank if before else int(os.environ["RANK"]),
         world_size=size,
@@ -68,7 +68,8 @@ def rank_facts(
         else evidence.failure.phase
         if evidence.failure is not None
         else "",
-        sharded=held_part(recipe.model) is not None,
+        sharded=sharded,
+        whole_size=whole_size(recipe.model) if sharded else 0,
         loss=outcome.losses[-1] if outcome.losses else None,
         fingerprints=last.fingerprints if well and last is not None else (),
         batches=batch_digests(outcome.checkpoints) if outcome.checkpoints is not None else (),

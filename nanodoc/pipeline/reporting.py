@@ -38,7 +38,7 @@ from nanodoc.recipe.data_loader import loader_of
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
-from nanodoc.rules.catalogue import failed_check, unchecked
+from nanodoc.rules.catalogue import failed_check, unchecked, unjudged
 
 
 def unwatched(
@@ -88,7 +88,8 @@ def reported(
         not_checked += differential.notes
     findings = at_users_lines(findings, engine.build, evidence.births)
     not_checked += _not_checked(outcome, run.steps)
-    not_checked += unchecked(outcome.evidence, config.select, config.ignore)
+    left = unjudged(outcome.evidence, config.select, config.ignore)
+    not_checked += unchecked(left)
     report = replace(
         report,
         findings=findings,
@@ -101,6 +102,7 @@ def reported(
         of_rank=rank_facts(recipe, outcome, evidence, before),
         amp=evidence.amp_facts,
         not_checked=tuple(not_checked),
+        unjudged=left,
         interrupted=interrupted,
         whole=not interrupted and not report.broke and outcome.steps_run > 0,
     )

@@ -39,6 +39,7 @@ from nanodoc.replay.batch_source import OneBatch
 from nanodoc.report.report import Report
 from nanodoc.report.tensorboard import check_tensorboard
 from nanodoc.script.launcher import marked_trainers
+from nanodoc.script.muted import aloud
 from nanodoc.supervise.job import SecondRun
 
 
@@ -108,7 +109,8 @@ def run_recipe(
         steps = min(steps, config.abort_after_step + 1)
     here().plan(steps, device_name(device))
     folder = artifact_folder(config)
-    history = History(folder)
+    with aloud():
+        history = History(folder)
     artifacts: dict[str, str | None] = {"history": str(history.path), "snapshot": None}
     run = Run(
         *(entrypoint, config, device, amp_dtype, steps, folder, history.path, artifacts),
@@ -142,7 +144,8 @@ def _watched(
             return unwatched(info, seen, run.config, interrupted=outcome.interrupted)
         if outcome.device_lost:
             return without_device_report(run, outcome)
-        return reported(run, engine, outcome, progress, before)
+        with aloud():
+            return reported(run, engine, outcome, progress, before)
     finally:
         engine.end()
 

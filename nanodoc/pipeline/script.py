@@ -36,6 +36,7 @@ from nanodoc.report.report import Report
 from nanodoc.report.terminal import render
 from nanodoc.report.trainings import of_all_trainings
 from nanodoc.script.loops import Loop, Loops
+from nanodoc.script.muted import aloud
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.session import ScriptSession
@@ -241,7 +242,8 @@ class ScriptRun:
             folder = self._home / folder
         if self._history is not None:  # of an engine that ran the first step in vain
             self._history.close()
-        self._history = History(folder, len(self._earlier_reports) + 1)
+        with aloud():
+            self._history = History(folder, len(self._earlier_reports) + 1)
         self._run = Run(
             entrypoint=self._entrypoint,
             config=config,
@@ -279,7 +281,8 @@ class ScriptRun:
             # what is run again says nothing of the script
             outcome = replace(outcome, start=None, capsule=None)
         try:
-            report = reported(self._run, engine, outcome, self._progress, self._before)
+            with aloud():
+                report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
             self._report = replace(report, run=replace(report.run, step_found=found))
         finally:

@@ -19,6 +19,7 @@ from nanodoc.facts.failure_kinds import device_is_lost, worker_died
 from nanodoc.facts.ranks import ENDED, FAILED, LOST, with_roots
 from nanodoc.pipeline.by_itself import with_experiments
 from nanodoc.pipeline.diagnose import diagnose
+from nanodoc.pipeline.one_process_run import with_looks
 from nanodoc.pipeline.post_mortem import (
     death_of,
     died,
@@ -101,7 +102,8 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
         merged = replace(
             merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble))
         )
-    return with_experiments(job, merged, progress, ranks.still_there)
+    merged = with_experiments(job, merged, progress, ranks.still_there)
+    return with_looks(job, merged, progress, ranks.still_there, ended.seconds)
 
 
 def rank_folder(config: Config, mine: int) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 
 from nanodoc.replay.fsdp import is_flattened
 from nanodoc.replay.local_collectives import several_ranks
@@ -17,6 +18,13 @@ def held_part(model: torch.nn.Module) -> str | None:
     if any(map(is_flattened, model.modules())):
         return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
     return None
+
+
+def whole_size(model: torch.nn.Module) -> int:
+    """Bytes of all its parameters, on all ranks; at most, of flattened ones."""
+    flattened = any(map(is_flattened, model.modules()))
+    ranks = dist.get_world_size() if flattened and dist.is_initialized() else 1
+    return ranks * sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def of_others_too(model: torch.nn.Module) -> str | None:

@@ -180,6 +180,8 @@ class Report:
     """The run was ended by an error, a death, or values that are not finite; not public."""
     whole: bool = False
     """The run went to its end, and was looked at when it was over; not public."""
+    unjudged: tuple[tuple[str, str], ...] = ()
+    """(code, why) of each rule that could not judge, as `not_checked` says it; not public."""
     sources: tuple[str, ...] = ()
     """The user's own files that the run used; not public."""
 

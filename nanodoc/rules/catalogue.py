@@ -98,18 +98,26 @@ def superseded(findings: Iterable[Finding]) -> frozenset[str]:
     return frozenset(code for finding in findings for code in rule_of(finding).supersedes)
 
 
-def unchecked(
+def unjudged(
     evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
-) -> list[tuple[str, str]]:
-    """(codes, why) of the selected rules that could not judge: what they need was not measured."""
+) -> tuple[tuple[str, str], ...]:
+    """(code, why) of each selected rule that could not judge: what it needs was not measured."""
     reasons = {
         field.name: field.metadata["missing"] for field in fields(evidence) if field.metadata
     }
-    found: dict[str, list[str]] = {}
+    found = []
     for rule in selected(select, ignore):
         missing = next((need for need in rule.needs if getattr(evidence, need) is None), None)
         if missing is not None:
-            found.setdefault(reasons[missing], []).append(rule.code)
+            found.append((rule.code, reasons[missing]))
+    return tuple(found)
+
+
+def unchecked(rules: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(codes, why) as a report says it of the rules that could not judge."""
+    found: dict[str, list[str]] = {}
+    for code, why in rules:
+        found.setdefault(why, []).append(code)
     return [(_listed(codes), why) for why, codes in found.items()]
 
 

@@ -66,6 +66,9 @@ _WAITING = (
 
 _TASKS = ("create_task", "call_soon", "call_at", "run_in_executor")  # of an event loop
 
+_aloud = 0
+"""How often what is muted now is aloud again."""
+
 Replaced = tuple[Any, str, Callable[[Any], Any]]
 """(owner, name, what makes the replacement of the original)"""
 
@@ -81,6 +84,18 @@ def muted() -> Iterator[None]:
         _Stream.of_thread(mine, "stderr", said),
     ):
         yield
+
+
+@contextlib.contextmanager
+def aloud() -> Iterator[None]:
+    """Inside, what is muted around it is not: files of nanodoc's own are written. What is muted
+    inside of it is."""
+    global _aloud
+    _aloud += 1
+    try:
+        yield
+    finally:
+        _aloud -= 1
 
 
 @contextlib.contextmanager
@@ -101,7 +116,7 @@ def no_new_tasks() -> Iterator[None]:
 @contextlib.contextmanager
 def replaced(those: Iterable[Replaced]) -> Iterator[None]:
     """Functions and methods are others inside, in this thread."""
-    mine, inside = threading.get_ident(), True
+    mine, inside, level = threading.get_ident(), True, _aloud
     undo: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -110,7 +125,7 @@ def replaced(those: Iterable[Replaced]) -> Iterator[None]:
 
         def called(*args: Any, **kwargs: Any) -> Any:
             # an event loop may keep a method, and call it later
-            quiet = inside and threading.get_ident() == mine
+            quiet = inside and _aloud <= level and threading.get_ident() == mine
             return (instead if quiet else original)(*args, **kwargs)
 
         own = vars(owner).get(name)  # a class may only inherit it

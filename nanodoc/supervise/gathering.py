@@ -88,6 +88,7 @@ def _found_by(report: Report) -> Report:
         run=report.run,
         findings=report.findings,
         not_checked=report.not_checked,
+        unjudged=report.unjudged,
         interrupted=report.interrupted,
         broke=report.broke,
         whole=report.whole,

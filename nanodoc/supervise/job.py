@@ -21,6 +21,8 @@ class SecondRun:
     """Batches are loaded by the training process itself."""
     batch: str | None = None
     """A file with the batch to run, as the only step."""
+    muted: bool = False
+    """It prints nothing, and writes and starts nothing: the first run has done so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

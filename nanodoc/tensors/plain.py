@@ -12,7 +12,8 @@ _Tensor = torch.Tensor
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """A dense tensor with memory of its own: no subclass with a dispatch of its own, nested,
-    quantized, meta or functorch tensor, and none of autograd's zeros that have no memory."""
+    quantized, meta or functorch tensor, none of autograd's zeros that have no memory, and none whose
+    memory was freed."""
     kind = type(tensor)
     if (
         kind is not _Tensor
@@ -28,7 +29,14 @@ def is_plain(tensor: torch.Tensor) -> bool:
         # below autograd, where a tracer meets them, reading one ends the process
         or tensor._is_zerotensor()
         or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or is_freed(tensor)
     )
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Its memory was given back (`untyped_storage().resize_(0)`), as FSDP does with what it has
+    gathered: to read it ends the process."""
+    return tensor.untyped_storage().size() == 0 < tensor.numel()
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

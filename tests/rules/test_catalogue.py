@@ -11,7 +11,7 @@ import pytest
 from nanodoc.diagnosis.rule import Rule, matches
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.catalogue import RULES, find_rule, unchecked
+from nanodoc.rules.catalogue import RULES, find_rule, unchecked, unjudged
 
 FAMILIES = {
     "data": "1",
@@ -75,10 +75,12 @@ def test_what_a_rule_needs_is_measured(rule: Rule) -> None:
 
 
 def test_what_was_not_measured_was_not_checked() -> None:
-    told = {why: codes for codes, why in unchecked(Evidence())}
+    told = {why: codes for codes, why in unchecked(unjudged(Evidence()))}
     assert told["the last steps were not run again"] == "79 rules, ND107 to ND661"
-    assert unchecked(Evidence(), select=("ND3",)) == []
-    assert unchecked(Evidence(), select=("ND614",)) == [("ND614", "the loop was not watched")]
+    assert unchecked(unjudged(Evidence(), select=("ND3",))) == []
+    assert unchecked(unjudged(Evidence(), select=("ND614",))) == [
+        ("ND614", "the loop was not watched")
+    ]
 
 
 def test_thresholds_are_explained() -> None:

@@ -1,0 +1,146 @@
+"""The first steps of a healthy training whose model is sharded over several ranks, once more in one
+process that has the whole model: the looks that run steps again, which no rank of several can make,
+since the others would have to make them, too."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+
+from nanodoc.diagnosis.finding import Finding
+from nanodoc.facts.ranks import WELL
+from nanodoc.pipeline.by_itself import EXPERIMENTS, fits
+from nanodoc.progress import Progress
+from nanodoc.report.report import Report
+from nanodoc.rules.catalogue import unchecked
+from nanodoc.supervise.job import Job, SecondRun
+from nanodoc.supervise.one_rank import group_of_one
+from nanodoc.supervise.parent import Child, Ended
+
+_MOST_STEPS = 48
+"""As many as a run watches in full before it watches fewer."""
+_FEWEST_STEPS = 2
+_SHARE = 1 / 3
+"""Of the budget, for the steps themselves; starting the process and the looks take the rest."""
+_STATES = 3
+"""Weights, and the two that Adam keeps of each."""
+_SHOWN = "looks that run steps again"
+
+
+def with_looks(
+    job: Job,
+    report: Report,
+    progress: Progress,
+    still_there: Callable[[], None],
+    seconds: float,
+) -> Report:
+    """The report of all ranks with what the rules find that no rank could judge. The process takes
+    no longer than the budget. `seconds`: how long the run took on this rank; `still_there` is
+    called often meanwhile."""
+    if not _wanted(job, report):
+        return report
+    held = max((rank.whole_size for rank in report.ranks), default=0)
+    if not fits(_STATES * held):
+        return _noted(report, "one process with the whole model may not fit into this machine")
+    budget = job.config.budget
+    per_step = seconds / max(report.vitals.steps, 1)
+    steps = int(min(_MOST_STEPS, report.vitals.steps, max(_SHARE * budget / per_step, 1)))
+    if steps < min(_FEWEST_STEPS, report.vitals.steps):
+        return _noted(report, f"--budget ({budget:.0f} s) has no room for steps by one process")
+    progress.say("running the first steps by one process with the whole model …")
+    ended = _run(job, steps, progress, still_there)
+    told = ended.report
+    if told is None or not told.whole:
+        return _noted(report, f"not made by one process with the whole model: {_why_not(ended)}")
+    return _joined(report, told)
+
+
+def _wanted(job: Job, report: Report) -> bool:
+    config = job.config
+    asked = config.preflight or config.overfit_batch or config.abort_after_step is not None
+    well = all(rank.ended == WELL and rank.sharded for rank in report.ranks)
+    return (
+        job.command == "run"
+        and not asked
+        and config.budget > 0
+        and report.whole
+        and report.verdict != "critical"
+        and bool(report.ranks and well and report.unjudged)
+    )
+
+
+def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], None]) -> Ended:
+    with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
+        config = replace(
+            job.config,
+            steps=steps,
+            trace_steps=(),
+            frames=False,
+            fix=False,
+            stats=False,
+            tensorboard=None,
+            live=False,
+            snapshot_dir=folder,
+            output=None,
+            budget=job.config.budget * _SHARE,
+        )
+        again = replace(job, config=config, live=False, again=SecondRun(muted=True))
+        return Child(
+            again,
+            Progress(say=progress.say),
+            None,
+            group_of_one(),
+            watch=lambda trail: still_there(),
+            longest=job.config.budget,
+        ).run()
+
+
+def _why_not(ended: Ended) -> str:
+    """In words for the report."""
+    if ended.silent_for is not None:
+        return "--budget was used up"
+    if ended.usage is not None or ended.internal is not None:
+        return ended.usage or ended.internal or ""
+    told = ended.report
+    if told is None:
+        return "the process ended before"
+    first = next(iter(told.findings), None)
+    if told.broke and first is not None:
+        return f"there the training did not go well ({first.code} {first.title})"
+    return "no step of it could be watched"
+
+
+def _joined(report: Report, told: Report) -> Report:
+    """What that process found under rules that the ranks could not judge, behind what they did."""
+    open_before = {code for code, _ in report.unjudged}
+    left = tuple(row for row in told.unjudged if row[0] in open_before)
+    judged = open_before - {code for code, _ in left}
+    known = {finding.fingerprint for finding in report.findings}
+    found = tuple(
+        _seen(finding, told.vitals.steps)
+        for finding in told.findings
+        if finding.code in judged and finding.fingerprint not in known
+    )
+    before = set(unchecked(report.unjudged))
+    rows = [row for row in report.not_checked if row not in before and row[0] != EXPERIMENTS]
+    leading = tuple(one for one in found if one.severity == "critical")
+    behind = tuple(one for one in found if one.severity != "critical")
+    place = report.run.step_found
+    steps = f"{told.vitals.steps} steps also run by one process"
+    return replace(
+        report,
+        run=replace(report.run, step_found=f"{place}, {steps}" if place else ""),
+        findings=(*leading, *report.findings, *behind),
+        unjudged=left,
+        not_checked=(*rows, *unchecked(left)),
+    )
+
+
+def _seen(finding: Finding, steps: int) -> Finding:
+    seen = f"in the first {steps} steps, run by one process with the whole model"
+    return replace(finding, evidence=(*finding.evidence, ("seen", seen)))
+
+
+def _noted(report: Report, why: str) -> Report:
+    return replace(report, not_checked=(*report.not_checked, (_SHOWN, why)))
