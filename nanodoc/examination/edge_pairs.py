@@ -17,8 +17,8 @@ from nanodoc.tensors.nested import graphs_among, tensor_leaves
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.files import line_span
 from nanodoc.trace.named_numbers import is_reshape_to
-from nanodoc.trace.parsed import FUNCTION, nodes_of
-from nanodoc.trace.row_orders import in_order, own_nodes
+from nanodoc.trace.parsed import FUNCTION, nodes_of, own_nodes
+from nanodoc.trace.row_orders import in_order
 
 _MAKING = {"tensor", "LongTensor", "as_tensor", "from_numpy"}
 _TURNING = ("t", "T", "transpose", "permute", "zip", "unzip")

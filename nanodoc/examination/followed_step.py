@@ -16,7 +16,7 @@ from nanodoc.examination.saved_tensors import SavedTensorWatch
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
-from nanodoc.tensors.plain import local_of, without_values
+from nanodoc.tensors.plain import is_sharded, local_of, without_values
 from nanodoc.tensors.sums import dense_values
 from nanodoc.trace.custom import CustomNodes
 from nanodoc.trace.eager import run_eagerly
@@ -58,7 +58,8 @@ class FollowedStep:
                 for leaf in tensor_leaves(batch, f"batch[{i}]")
             ),
         ]
-        self.flow = FlowLog(self.named)
+        sharded = any(is_sharded(parameter) for _, parameter in self.named)
+        self.flow = FlowLog(self.named, model.named_parameters if sharded else None)
         self._tracer = Tracer(model, leaves, flow=self.flow)
         self.functions = FunctionWatch(self._tracer, self.flow, shaken, check_ranges=ranges)
         self.custom = CustomNodes()

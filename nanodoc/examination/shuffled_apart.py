@@ -4,7 +4,9 @@ batches of them: one is indexed by a random permutation and the other is not, or
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nanodoc.examination.running import running_scopes, scope_of
@@ -13,9 +15,10 @@ from nanodoc.facts.inspection import ShuffledApart
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.branches import MAYBE, NEVER, ran
 from nanodoc.trace.files import line_span
 from nanodoc.trace.made_in import Scopes
-from nanodoc.trace.parsed import FUNCTION, nodes_of
+from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
 from nanodoc.trace.row_orders import Orders, Pair, follow, in_order
 from nanodoc.trace.row_pairs import method_of, pairs, taken_together
 
@@ -35,7 +38,7 @@ def shuffled_apart(recipe: Recipe, build: BuildFacts, calls: StepCalls) -> Shuff
         for scope in nodes:
             found = None
             if isinstance(scope, ast.ClassDef):
-                found = _in_class(scope, file, running)
+                found = _in_class(scope, file, recipe, running)
             elif isinstance(scope, (*FUNCTION, ast.Module)) and scope_of(file, scope) in running:
                 found = _in_scope(scope, file, recipe, classes)
             if found is not None:
@@ -61,25 +64,59 @@ def _in_scope(
     recipe: Recipe,
     classes: dict[str, ast.ClassDef],
 ) -> ShuffledApart | None:
-    orders = Orders()
+    orders, states = Orders(), _states(scope, file, recipe)
     for statement in in_order(scope.body):
+        state = states.get(id(statement), MAYBE)
+        if state == NEVER:
+            continue
         if not follow(statement, orders, scope):
             return None
+        if state == MAYBE:
+            orders.doubt(statement)
+            continue
         told = _told(orders, pairs(statement, orders, classes), file, scope)
         if told is not None:
             return told
     return _told(orders, [*_of_dataset(orders, recipe), *orders.drawn], file, scope)
 
 
-def _in_class(kind: ast.ClassDef, file: str, running: Scopes) -> ShuffledApart | None:
+def _in_class(
+    kind: ast.ClassDef, file: str, recipe: Recipe, running: Scopes
+) -> ShuffledApart | None:
     """Attributes that `__init__` puts into an order, and that `__getitem__` takes rows of."""
     made = method_of(kind, "__init__")
     if made is None or scope_of(file, made) not in running:
         return None
-    orders = Orders()
-    if not all(follow(statement, orders, made) for statement in in_order(made.body)):
-        return None
+    orders, states = Orders(), _states(made, file, recipe)
+    for statement in in_order(made.body):
+        state = states.get(id(statement), MAYBE)
+        if state != NEVER and not follow(statement, orders, made):
+            return None
+        if state == MAYBE:
+            orders.doubt(statement)
     return _told(orders, taken_together(kind), file, made)
+
+
+def _states(
+    scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module, file: str, recipe: Recipe
+) -> dict[int, str]:
+    """As `ran`, of a scope of a file."""
+    module = tree_of(file)
+    return ran(scope, module, _globals(file, recipe)) if module is not None else {}
+
+
+def _globals(file: str, recipe: Recipe) -> Mapping[str, Any]:
+    """The global names of a source file of the training; empty where they are not known."""
+    step: Any = recipe.train_step
+    code = getattr(step, "code", None)
+    if code is not None and os.path.abspath(code.co_filename) == file:
+        namespace: Mapping[str, Any] = step.namespace
+        return namespace
+    for module in list(sys.modules.values()):
+        held = getattr(module, "__file__", None)
+        if isinstance(held, str) and os.path.abspath(held) == file:
+            return vars(module)
+    return {}
 
 
 def _told(orders: Orders, pairs: Iterable[Pair], file: str, scope: ast.AST) -> ShuffledApart | None:

@@ -12,8 +12,8 @@ _Tensor = torch.Tensor
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """A dense tensor with memory of its own: no subclass with a dispatch of its own, nested,
-    quantized, meta or functorch tensor, none of autograd's zeros that have no memory, and none whose
-    memory was freed."""
+    quantized, meta or functorch tensor, none of autograd's zeros that have no memory, and none
+    whose memory was freed."""
     kind = type(tensor)
     if (
         kind is not _Tensor

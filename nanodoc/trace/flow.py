@@ -11,12 +11,13 @@ outside the model excepted, until the trace is done); nothing is written to them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.tensors.plain import is_sharded
 from nanodoc.trace.spans import Place
 
 # What may be read back from Python: enough for a batch of scalars, too few to matter for a data
@@ -58,7 +59,13 @@ class FlowLog:
     """Filled by the tracer while the step runs. Bit i stands for parameter i, in masks of Python
     integers."""
 
-    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.Tensor]],
+        now: Callable[[], Iterable[tuple[str, torch.Tensor]]] | None = None,
+    ) -> None:
+        """`now`: the parameters under the same names while the step runs. FSDP2 puts whole ones of
+        its own making in the place of each module's parts as long as this module computes."""
         self.names: list[str] = []
         self.sources: list[tuple[Source, ...]] = []
         self.grad_off: list[int] = []
@@ -88,6 +95,8 @@ class FlowLog:
         self._impls: dict[int, tuple[int | None, int]] = {}
         self._values: dict[float, int] = {}
         self._memory: dict[int, int] = {}
+        self._now = now
+        self._unknown: set[int] = set()
         for name, parameter in parameters:
             self._impls[parameter._cdata] = (None, -1 - len(self.names))
             self.names.append(name)
@@ -152,6 +161,8 @@ class FlowLog:
         if known is not None and known[1] < 0:
             return Source(known[1], needs)
         inner = needs and not tensor.is_leaf
+        if needs and not inner and self._now is not None and self._stands_for(tensor):
+            return Source(self._impls[tensor._cdata][1], True)
         if known is not None and known[0] == storage:
             return Source(known[1], inner)
         if needs and not inner and isinstance(tensor, torch.nn.Parameter):
@@ -163,6 +174,22 @@ class FlowLog:
         if inner and index >= 0:
             self.carried.append(Carried(index, type(tensor.grad_fn).__name__, tensor._cdata))
         return Source(None, True) if inner else _UNKNOWN
+
+    def _stands_for(self, tensor: torch.Tensor) -> bool:
+        """A leaf of this step is one of the parameters, which has another tensor in its place."""
+        if not isinstance(tensor, torch.nn.Parameter) or tensor._cdata in self._unknown:
+            return False
+        assert self._now is not None
+        bits = {name: bit for bit, name in enumerate(self.names)}
+        with torch._C.DisableTorchFunction():
+            for name, parameter in self._now():
+                if name in bits and not is_sharded(parameter):
+                    self._impls[parameter._cdata] = (None, -1 - bits[name])
+        known = self._impls.get(tensor._cdata)
+        if known is not None and known[1] < 0:
+            return True
+        self._unknown.add(tensor._cdata)
+        return False
 
     # -- values that pass through Python -----------------------------------------------------------
 

@@ -49,6 +49,15 @@ def statements_of(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 waiting += handler.body
 
 
+def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
+    """Those of a statement, not of the statements in it."""
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
+
+
 def end_of(node: ast.AST) -> int:
     """The last line of a node."""
     return getattr(node, "end_lineno", None) or 0

@@ -4,11 +4,10 @@ bottom."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from nanodoc.trace.parsed import statements_of
+from nanodoc.trace.parsed import own_nodes, statements_of
 
 _INDICES = ("randperm", "permutation")
 _SHUFFLES = ("shuffle", "permutation", "permuted")
@@ -101,6 +100,19 @@ class Orders:
         self.unknown.discard(name)
         self.unpacked = {pair for pair in self.unpacked if name not in pair}
         self.drawn = [pair for pair in self.drawn if name not in pair]
+
+    def doubt(self, statement: ast.stmt) -> None:
+        """The statement may not have run: what it binds or shuffles may be in any order."""
+        bound = [dotted(n) for n in own_nodes(statement) if _is_stored(n)]
+        shuffled = [
+            dotted(argument)
+            for call in own_nodes(statement)
+            if isinstance(call, ast.Call) and called(call) in _SHUFFLES
+            for argument in call.args
+        ]
+        for name in filter(None, (*bound, *shuffled)):
+            self.forget(name)
+            self.unknown.add(name)
 
     def origin(self, name: str) -> str:
         while name in self.made_of:  # each was made of one that was there before
@@ -249,16 +261,11 @@ def _is_read_otherwise(name: str, scope: ast.AST) -> bool:
     return any(isinstance(n.ctx, ast.Load) and id(n) not in allowed for n in reads)
 
 
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
 # -- syntax ----------------------------------------------------------------------------------------
-
-
-def own_nodes(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Those of a statement, not of the statements in it."""
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        waiting += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
 
 
 def parted(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

@@ -6,14 +6,13 @@ import ast
 from collections.abc import Iterator
 from itertools import pairwise
 
-from nanodoc.trace.parsed import FUNCTION
+from nanodoc.trace.parsed import FUNCTION, own_nodes
 from nanodoc.trace.row_orders import (
     Orders,
     Pair,
     called,
     dotted,
     in_order,
-    own_nodes,
     parted,
     rows_of,
 )

@@ -27,9 +27,10 @@ from nanodoc.facts.loop import (
     SUMMED,
     LoopMisuse,
 )
+from nanodoc.tensors.plain import local_of
 from nanodoc.trace.spans import Place, left_loop, resolved
 from nanodoc.watchers.loop_records import Count, Schedule
-from nanodoc.watchers.noted_gradient import NotedGradient, have_moved, is_zero, lost
+from nanodoc.watchers.noted_gradient import NotedGradient, have_moved, is_zero, lost, writes
 
 _PARTS = 8  # backward passes for one step
 _Known = Iterable[tuple[torch.Tensor, NotedGradient]]
@@ -165,7 +166,7 @@ class LoopProtocol:
         ]
         if not left:
             return
-        zero = [not bool(grad.any()) for _, grad in left]
+        zero = [not bool(local_of(grad).any()) for _, grad in left]
         self._confirmed += not all(zero)
         for (update, _), cleared in zip(left, zero, strict=True):
             if cleared:
@@ -358,7 +359,7 @@ class LoopProtocol:
         ]
         for grad, update in touched:
             assert grad is not None  # only gradients are clipped
-            update.clipped_to = grad._version + 1
+            update.clipped_to = writes(grad) + 1
         used = (update.stepped and not update.fresh and update.same(g) for g, update in touched)
         by_hand = not self.ever_stepped and have_moved([update for _, update in touched])
         if touched and (all(used) or by_hand):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.tensors.plain import is_plain
+from nanodoc.tensors.plain import is_plain, local_of
 from nanodoc.trace.spans import Place
 
 
@@ -66,7 +66,7 @@ class NotedGradient:
             grad is not None
             and self.grad is not None
             and self.grad() is grad
-            and grad._version == self.version
+            and writes(grad) == self.version
         )
 
     def only_clipped(self, grad: torch.Tensor | None) -> bool:
@@ -75,12 +75,12 @@ class NotedGradient:
             grad is not None
             and self.grad is not None
             and self.grad() is grad
-            and grad._version == self.clipped_to
+            and writes(grad) == self.clipped_to
         )
 
     def note(self, grad: torch.Tensor | None) -> None:
         self.grad, self.version = (
-            (weakref.ref(grad), grad._version) if grad is not None else (None, -1)
+            (weakref.ref(grad), writes(grad)) if grad is not None else (None, -1)
         )
 
     def note_value(self, parameter: torch.Tensor) -> None:
@@ -101,6 +101,15 @@ class NotedGradient:
             return False
         with torch.no_grad(), torch._C.DisableTorchFunction():
             return float(parameter.reshape(-1)[self.value[1]]) != self.value[2]
+
+
+def writes(grad: torch.Tensor) -> int:
+    """How often it was written to. FSDP writes into the part of a sharded one that this rank holds,
+    below the tensor that the training sees."""
+    if type(grad) is torch.Tensor:
+        return grad._version
+    local = local_of(grad)
+    return grad._version if local is grad else grad._version + local._version
 
 
 def have_moved(updates: list[NotedGradient]) -> bool:
@@ -124,7 +133,7 @@ def lost(
     `stepped` steps counts: a step before this one may have left them out."""
     # in this order: the values are on their device
     cleared = [(p, u) for p, u in known if (u.cleared if u.fresh else u.dropped)]
-    gone = [(p, u) for p, u in cleared if p.grad is None or not bool(p.grad.any())]
+    gone = [(p, u) for p, u in cleared if p.grad is None or not bool(local_of(p.grad).any())]
     if not gone:
         return [], False
     fresh = sum(u.fresh for _, u in known)
