@@ -2,7 +2,8 @@
 
 Importing this package does not import torch; a training script needs `Recipe`, or nothing, and may
 use `probe`. In a notebook or a loop of one's own `watch` examines the training, and `examine` runs
-a recipe; those two import torch when they are first asked for.
+a recipe, `merged` makes one report of several ranks'; those import torch when they are first asked
+for.
 
 Errors raised to callers:
 
@@ -18,13 +19,22 @@ from nanodoc.probing import probe
 from nanodoc.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from nanodoc.in_code import examine, watch
+    from nanodoc.in_code import examine, merged, watch
 
-__all__ = ["NanodocError", "Recipe", "UsageError", "__version__", "examine", "probe", "watch"]
+__all__ = [
+    "NanodocError",
+    "Recipe",
+    "UsageError",
+    "__version__",
+    "examine",
+    "merged",
+    "probe",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("examine", "watch"):
+    if name in ("examine", "merged", "watch"):
         from nanodoc import in_code
 
         return getattr(in_code, name)

@@ -18,6 +18,8 @@ import torch
 from nanodoc.config import Config, load_config
 from nanodoc.errors import UsageError
 from nanodoc.pipeline.after_run import prepared
+from nanodoc.pipeline.merged import merged_report
+from nanodoc.pipeline.ranks import outcome_of_rank
 from nanodoc.pipeline.run import run_recipe
 from nanodoc.pipeline.script import ScriptRun
 from nanodoc.progress import Progress
@@ -61,6 +63,30 @@ def watch(
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     config = _config(options)
     return Watched(optimizers, config)
+
+
+def merged(reports: Iterable[Report]) -> Report:
+    """One report of the ranks of a training, each of which has watched its own loop: which rank
+    failed first, and what only shows across them::
+
+        gathered = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, watch.report())
+        print(nanodoc.merged(gathered).verdict)
+
+    Raises `UsageError` where one of them is no report of one of several ranks, or of a rank that
+    another is of, too."""
+    pairs = []
+    for report in reports:
+        facts = getattr(report, "of_rank", None)
+        if facts is None:
+            raise UsageError(
+                "merged() takes reports of ranks, each of watch in its own process"
+            )
+        pairs.append((outcome_of_rank(facts, report), report))
+    ranks = [outcome.rank for outcome, _ in pairs]
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise UsageError(f"merged() takes one report of each rank, and was given those of {ranks}")
+    return merged_report(sorted(pairs, key=lambda pair: pair[0].rank), _config({}))
 
 
 class Watched:

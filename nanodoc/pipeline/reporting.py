@@ -39,6 +39,7 @@ from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import failed_check, unchecked, unjudged
+from nanodoc.script.muted import aloud
 
 
 def unwatched(
@@ -48,6 +49,7 @@ def unwatched(
     return report_of(info, evidence, config, VitalSigns(), {}, [], interrupted)
 
 
+@aloud()
 def reported(
     run: Run,
     engine: SharedRun,

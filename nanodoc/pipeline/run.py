@@ -144,8 +144,7 @@ def _watched(
             return unwatched(info, seen, run.config, interrupted=outcome.interrupted)
         if outcome.device_lost:
             return without_device_report(run, outcome)
-        with aloud():
-            return reported(run, engine, outcome, progress, before)
+        return reported(run, engine, outcome, progress, before)
     finally:
         engine.end()
 

@@ -78,9 +78,7 @@ class ScriptRun:
         `program` trains, if that is over. `in_code`: the training calls nanodoc itself; with
         `raises` it is ended by `TrainingIsSick` where it is sick."""
         self._began = 0.0
-        self._launch = launch
-        self._in_code = in_code
-        self._raises = raises
+        self._launch, self._in_code, self._raises = launch, in_code, raises
         self._entrypoint = entrypoint
         # a script may change the working folder before its loop begins
         self._home = Path.cwd()
@@ -281,8 +279,7 @@ class ScriptRun:
             # what is run again says nothing of the script
             outcome = replace(outcome, start=None, capsule=None)
         try:
-            with aloud():
-                report = reported(self._run, engine, outcome, self._progress, self._before)
+            report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
             self._report = replace(report, run=replace(report.run, step_found=found))
         finally:

@@ -16,9 +16,10 @@ from nanodoc.facts.death import LAST_WORDS, SECOND_RUN, DeathFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import device_is_lost, worker_died
-from nanodoc.facts.ranks import ENDED, FAILED, LOST, with_roots
+from nanodoc.facts.ranks import ENDED, FAILED, LOST
 from nanodoc.pipeline.by_itself import with_experiments
 from nanodoc.pipeline.diagnose import diagnose
+from nanodoc.pipeline.merged import merged_report
 from nanodoc.pipeline.one_process_run import with_looks
 from nanodoc.pipeline.post_mortem import (
     death_of,
@@ -30,9 +31,7 @@ from nanodoc.pipeline.post_mortem import (
     report_without,
 )
 from nanodoc.progress import Progress
-from nanodoc.report.merge import merge
 from nanodoc.report.report import Report
-from nanodoc.rules.catalogue import superseded
 from nanodoc.supervise.job import Job, SecondRun
 from nanodoc.supervise.parent import Child, Ended
 from nanodoc.supervise.rendezvous import Ranks
@@ -94,10 +93,7 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
             f"RANK and WORLD_SIZE={ranks.size} are set, and no other rank showed itself",
         )
         return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
-    evidence = Evidence(ranks=tuple(with_roots([outcome for outcome, _ in pairs])))
-    pairs = [(one, told) for one, (_, told) in zip(evidence.ranks, pairs, strict=True)]
-    across = diagnose(evidence, job.config)
-    merged = merge(pairs, across, superseded(across))
+    merged = merged_report(pairs, job.config)
     if ranks.trouble is not None:
         merged = replace(
             merged, not_checked=(*merged.not_checked, ("the other ranks", ranks.trouble))

@@ -45,6 +45,11 @@ def train_loop_per_worker(config):
     report = watch.report()
     told = {"verdict": report.verdict, "codes": [f.code for f in report.findings], "steps": report.vitals.steps}
     (HERE / f"rank{rank}.json").write_text(json.dumps(told))
+    gathered = [None, None]
+    torch.distributed.all_gather_object(gathered, report)
+    whole = nanodoc.merged(gathered)
+    codes = [(f.code, f.rank) for f in whole.findings]
+    (HERE / "merged.json").write_text(json.dumps({"verdict": whole.verdict, "codes": codes}))
     ray.train.report({})
 
 
@@ -61,12 +66,19 @@ TorchTrainer(
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("", [("healthy", [], 10), ("healthy", [], 10)]),
-        ("sick", [("critical", ["ND901"], 6), ("critical", ["ND101"], 6)]),
+        ("", [("healthy", [], 10), ("healthy", [], 10), ("healthy", [])]),
+        (
+            "sick",
+            [
+                ("critical", ["ND901"], 6),
+                ("critical", ["ND101"], 6),
+                ("critical", [["ND101", 1], ["ND801", 1]]),
+            ],
+        ),
     ],
 )
-def test_each_worker_has_its_report(
-    tmp_path: Path, word: str, told: list[tuple[str, list[str], int]]
+def test_each_worker_has_its_report_and_all_have_one(
+    tmp_path: Path, word: str, told: list[tuple[str | int, ...]]
 ) -> None:
     pytest.importorskip("ray.train")
     (tmp_path / "train.py").write_text(SCRIPT)
@@ -79,7 +91,7 @@ def test_each_worker_has_its_report(
         timeout=300,
         check=False,
     )
-    files = [tmp_path / f"rank{rank}.json" for rank in range(2)]
+    files = [tmp_path / f"{name}.json" for name in ("rank0", "rank1", "merged")]
     assert all(file.exists() for file in files), done.stderr
     found = [json.loads(file.read_text()) for file in files]
-    assert [(one["verdict"], one["codes"], one["steps"]) for one in found] == told
+    assert [tuple(one.values()) for one in found] == told
