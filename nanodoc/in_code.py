@@ -79,9 +79,7 @@ def merged(reports: Iterable[Report]) -> Report:
     for report in reports:
         facts = getattr(report, "of_rank", None)
         if facts is None:
-            raise UsageError(
-                "merged() takes reports of ranks, each of watch in its own process"
-            )
+            raise UsageError("merged() takes reports of ranks, each of watch in its own process")
         pairs.append((outcome_of_rank(facts, report), report))
     ranks = [outcome.rank for outcome, _ in pairs]
     if not ranks or len(set(ranks)) < len(ranks):

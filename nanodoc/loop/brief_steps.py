@@ -250,7 +250,7 @@ class BriefSteps:
         where `start` is a brief one."""
         if isinstance(start, StepState):
             return self.before(start, driver) if self.are_sick() else None
-        now, step = self._now(start), self._runner.recipe.train_step
+        now, step = self.start_now(start), self._runner.recipe.train_step
         own = dict(vars(step)) if getattr(step, "of_script", False) else None
         again = self.first_sick(start.step - 1, driver)
         if again is not None:
@@ -267,7 +267,7 @@ class BriefSteps:
         """What a brief step that is not well comes to, or one before it that told nobody; None
         where it comes to nothing of the kind when it is run again."""
         finite = not nonfinite_tensors(self._named)
-        now = self._now(start) if finite else None
+        now = self.start_now(start) if finite else None
         again = self.first_sick(start.step, driver)
         if again is not None or now is None:
             return again
@@ -325,7 +325,7 @@ class BriefSteps:
         near = self._rounds and abs(loss - known) <= _LOSS * max(abs(loss), abs(known))
         return loss == known or near
 
-    def _now(self, start: BriefStep) -> StepState:
+    def start_now(self, start: BriefStep) -> StepState:
         """The start of a brief step that has not moved the weights, as far as it can be told by
         now."""
         now = self._keeper.take(start.step, start.batches, apart=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.loop.left_step import MOST_LEFT_OUT
 from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals, really_nonfinite
 from nanodoc.replay.observer import Observer, Shares
@@ -18,10 +19,6 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.watchers.amp import AmpWatch
 from nanodoc.watchers.probes import ProbeWatch
 from nanodoc.watchers.watch import Watch
-
-# A train_step may skip a bad batch on purpose; more than this many in a row are no longer an
-# exception.
-_DELIBERATE_SKIPS = 5
 
 
 class ObservedStep(StepDriver):
@@ -95,7 +92,7 @@ class ObservedStep(StepDriver):
             self._skips_in_a_row = 0
         elif not by_scaler:
             self._skips_in_a_row += 1
-        deliberate = reading.left_out and self._skips_in_a_row <= _DELIBERATE_SKIPS
+        deliberate = reading.left_out and self._skips_in_a_row <= MOST_LEFT_OUT
         if tripped is None or (deliberate and not by_scaler):
             return
         reading.tripped = tripped

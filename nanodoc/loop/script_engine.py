@@ -23,6 +23,7 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own
+from nanodoc.loop.left_step import MOST_LEFT_OUT, LeftStep, kept_apart
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
@@ -53,6 +54,8 @@ class ScriptEngine(SharedRun):
     """What is seen of the open step, where that is watched by its losses alone."""
     _brief: BriefStep | None = None
     """Its start."""
+    left: LeftStep | None = None
+    """What the script left before its loss was differentiated, since the last step that trained."""
 
     def first(
         self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
@@ -197,6 +200,7 @@ class ScriptEngine(SharedRun):
 
     def close(self) -> Stop | None:
         """The step is over."""
+        self.left = None
         if self._glance is not None:
             return self._close_briefly()
         observed, capsule = self._left_alone()
@@ -220,6 +224,40 @@ class ScriptEngine(SharedRun):
         start.rates = glance.rates
         self._finished_briefly(start, loss, seconds)
         return None
+
+    def set_aside(self, loss: float) -> None:
+        """The open step is left before its loss, which is not finite, was differentiated."""
+        if self._glance is not None:
+            brief = self._left_brief()[1]
+            # weights that are sick are looked into when the run is over
+            start = None if self.brief.are_sick() else self.brief.start_now(brief)
+            self.brief.abandon(brief)
+        else:
+            self._judging, start = self._left_alone()
+            self.checkpoints.abandon(start.step)
+            self._around.close()
+            self._last = self._before
+        if self.left is not None:
+            self.left.times += 1
+        elif start is not None:
+            start = kept_apart(start)
+            self.keeper.complete(start)
+            self.left = LeftStep(start, loss, self._indices)
+
+    def ended_by_left(self, went_on: Callable[[], bool]) -> Stop | None:
+        """The last that was seen of the training are steps that were set aside: the run ends with
+        the first of them. None where there is none, or where the script leaves single ones out and
+        goes on, as `went_on` says of the one that was run again last."""
+        left, self.left = self.left, None
+        if left is None:
+            return None
+        self._over()
+        if self.replays and left.times <= MOST_LEFT_OUT:
+            self.replayer.replay_and_rewind(left.start)
+            if went_on():
+                return None
+        self._last, self._indices = left.start, left.indices
+        return self._judged(left.start, left.reading, time.perf_counter())
 
     def abandon(self) -> None:
         """The open step was none, or nothing is watched any more: an error of nanodoc's own."""

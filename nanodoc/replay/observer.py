@@ -63,6 +63,12 @@ def installed() -> Iterator[None]:
                 setattr(owner, name, original)
 
 
+def unused_loss(loss: torch.Tensor) -> None:
+    """A loss that the step leaves without having differentiated any."""
+    if _open and not _open[-1].losses:
+        _open[-1].before_backward(loss)
+
+
 class _Telling:
     """Wrappers of which the outermost tells: torch's own call each other, and under a function mode
     one calls itself."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from types import CellType, CodeType, FunctionType
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 from nanodoc.script.loops import Loop
@@ -16,19 +17,21 @@ from nanodoc.script.suspended import as_run_again
 _UNBOUND = "__nanodoc_unbound__"
 _ONCE = "__nanodoc_once__"
 _OUTER = "__nanodoc_outer__"
+_LEFT = "__nanodoc_body_left__"
+_THROUGH = "__nanodoc_body_through__"
 
 
 class Body:
     """The body of `loop`, which runs in frames of `code`. Tracebacks and traces of it name the
-    user's own lines."""
+    user's own lines. A `told` one tells how it was left."""
 
-    def __init__(self, loop: Loop, code: CodeType) -> None:
+    def __init__(self, loop: Loop, code: CodeType, *, told: bool = False) -> None:
         function = loop.function
         self._every: list[str] = []
         self._shared: list[str] = []
         self._missing = object()
         self.module_level = function is None
-        once = _once(loop)
+        once = _once(loop, told=told)
         if function is None:
             tree = ast.fix_missing_locations(ast.Module([once], []))
             self._code = compile(tree, loop.file, "exec", dont_inherit=True)
@@ -86,9 +89,26 @@ class Body:
         step = _define(like.name, self._every, [*inner, body])
         return _define(_OUTER, [], [*around, step])
 
-    def __call__(self, variables: Mapping[str, Any], namespace: dict[str, Any]) -> Any:
+    def __call__(
+        self,
+        variables: Mapping[str, Any],
+        namespace: dict[str, Any],
+        left: Callable[[FrameType], None] = lambda frame: None,
+        through: Callable[[], None] = lambda: None,
+    ) -> Any:
         """Runs it once. `namespace` are the globals; at module level the variables are put there,
-        and afterwards those that stood there before."""
+        and afterwards those that stood there before. Of a told one, `left` is given the frame when
+        it is left, by whatever way, and `through` is called where it went to its end, or to a
+        `continue`."""
+        hooks = {_LEFT: lambda: left(sys._getframe(1)), _THROUGH: through}
+        namespace.update(hooks)
+        try:
+            return self._run(variables, namespace)
+        finally:
+            for name in hooks:
+                namespace.pop(name, None)
+
+    def _run(self, variables: Mapping[str, Any], namespace: dict[str, Any]) -> Any:
         if self.module_level:
             before = {name: namespace[name] for name in variables if name in namespace}
             known = set(namespace)
@@ -171,18 +191,29 @@ def _define(name: str, parameters: Sequence[str], body: list[ast.stmt]) -> ast.F
     )
 
 
-def _once(loop: Loop) -> ast.For:
+def _once(loop: Loop, *, told: bool) -> ast.For:
     """A loop of one turn around the body, so that `break` and `continue` end it."""
-    body = as_run_again(copy.deepcopy(statement) for statement in loop.body)
+    body: list[ast.stmt] = [*as_run_again(copy.deepcopy(statement) for statement in loop.body)]
+    first = body[0]
+    if told:
+        body = [ast.Try(body, [], [], [_call(_LEFT)])]
     once = ast.For(
         target=ast.Name(_ONCE, ast.Store()),
         iter=ast.Tuple([ast.Constant(None)], ast.Load()),
         body=body,
-        orelse=[],
+        orelse=[_call(_THROUGH)] if told else [],
     )
     for node in (once, once.target, once.iter, once.iter.elts[0]):  # type: ignore[attr-defined]  # the tuple made above
-        ast.copy_location(node, body[0])
+        ast.copy_location(node, first)
+    for part in (*(body if told else ()), *once.orelse):
+        for node in ast.walk(part):
+            if not hasattr(node, "lineno") and isinstance(node, (ast.stmt, ast.expr)):
+                ast.copy_location(node, first)
     return once
+
+
+def _call(name: str) -> ast.stmt:
+    return ast.Expr(ast.Call(ast.Name(name, ast.Load()), [], []))
 
 
 def _code_named(code: CodeType, name: str) -> CodeType | None:

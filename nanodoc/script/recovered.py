@@ -25,6 +25,7 @@ from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
+from nanodoc.script.unused_loss import tell_unused
 from nanodoc.tensors.nested import map_tensors, tensors_of
 from nanodoc.trace.frame_variables import variables_of_frame
 
@@ -45,6 +46,10 @@ class Limits:
     """The last iteration that was run again drew values from outside of it."""
     fingerprints: list[Fingerprint] | None = None
     """Where those of the next run go."""
+    unused: bool = False
+    """A loss that is not finite, and that the body leaves without differentiating it, counts."""
+    through: bool = False
+    """The last iteration that was run again came to its end, or to a `continue`."""
     around_backward: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
 
 
@@ -56,7 +61,7 @@ class RecoveredStep:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._bodies: dict[int, Body] = {}
+        self._bodies: dict[tuple[int, bool], Body] = {}
         self.limits = Limits()
         self.loop: Loop | None = None
         self.code: CodeType | None = None
@@ -94,7 +99,7 @@ class RecoveredStep:
         suspended = {**_gone(self.suspended), **_alive(self.suspended)}
         variables = {**self.variables, **self.numbers, **suspended, **self._named(given)}
         counted = {n: v for n, v in self.numbers.items() if n not in self.variables}  # global ones
-        drawn = deque(self.recorded)
+        drawn, self.limits.through = deque(self.recorded), False
         try:
             outside.given = drawn
             with (
@@ -104,9 +109,12 @@ class RecoveredStep:
                 _autocast_as(self.flags),
                 _bound_again(self.namespace, {**_alive(self.trained), **counted}),
             ):
-                body(variables, self.namespace)
+                body(variables, self.namespace, tell_unused, self._through)
         except StopReplay:
             pass
+        except SystemExit:
+            if not self.limits.unused:
+                raise
         finally:
             self.limits.draws = len(drawn) < len(self.recorded)
             outside.given = before
@@ -118,9 +126,13 @@ class RecoveredStep:
         return self.limits.draws
 
     def _body(self, loop: Loop, code: CodeType) -> Body:
-        if loop.number not in self._bodies:
-            self._bodies[loop.number] = Body(loop, code)
-        return self._bodies[loop.number]
+        kind = loop.number, self.limits.unused
+        if kind not in self._bodies:
+            self._bodies[kind] = Body(loop, code, told=self.limits.unused)
+        return self._bodies[kind]
+
+    def _through(self) -> None:
+        self.limits.through = True
 
     @property
     def loader(self) -> Any:

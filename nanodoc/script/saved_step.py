@@ -70,6 +70,7 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     if holds_dropped([value for _, value, _ in saved["drawn"]]):
         raise ValueError("the step drew a value that a snapshot cannot hold")
     step.limits.optimizer_steps = max(1, saved["optimizer_steps"])
+    step.limits.unused = True
     held = {**step.numbers, **step.variables}
     values = {n: like(v, held.get(n)) for n, v in saved["variables"].items()}
     # in place: the step's capsule holds the same numbers, of which some may be global variables

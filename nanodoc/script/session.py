@@ -16,6 +16,7 @@ import torch
 
 from nanodoc.errors import UserCodeError
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.left_step import MOST_LEFT_OUT
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -36,6 +37,7 @@ from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.succession import Succession, Successor, end_of_training
 from nanodoc.script.trained import Trained
+from nanodoc.script.unused_loss import sick_loss_in
 from nanodoc.trace.spans import Place, codes_above
 
 
@@ -213,7 +215,7 @@ class ScriptSession(SearchSession):
 
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
-        self._over_with_step()
+        self._over_with_step(frame)
         if self._successor is not None or self.state is State.OVER:
             return  # it trained another model: another session has taken over
         self._succession.iteration()
@@ -257,24 +259,52 @@ class ScriptSession(SearchSession):
             inside = self._loops.running_in(frame, trace.tb_lineno)
             if trace.tb_frame is frame and self._loops.all[number] in inside:
                 if self._loops.all[number] is self.loop:  # and not one around it
-                    self._leaving = id(error)  # not held: it holds frames, and all that is in them
+                    if isinstance(error, SystemExit):
+                        with self._ours():
+                            self._over_with_step(frame)
+                    else:
+                        self._leaving = id(error)  # not held: it holds frames, and what is in them
                 return
         if self.loop is None:
             self._search.left(number)
             return
         if number == self.loop.number:
             with self._ours():
-                self._over_with_step()
+                self._over_with_step(frame)
                 if not self.loop.whole:
                     self._recovered.left.note(self._recovered)
                 here().at(None, "script")
 
-    def _over_with_step(self) -> None:
+    def _over_with_step(self, frame: FrameType | None = None) -> None:
         if self.state is State.FIRST:
             self._begin_engine()
-        self._close_step()
+        self._close_step(frame)
 
-    def _close_step(self) -> None:
+    def _leave_step(self, engine: ScriptEngine, frame: FrameType | None) -> None:
+        """The open step did not train. `frame` is that of the loop, if it is known."""
+        loss = sick_loss_in(frame) if frame is not None else None
+        if frame is None or loss is None:
+            engine.abandon()
+            return
+        if engine.is_brief:
+            self._look_whole([frame])
+        engine.set_aside(float(loss.detach()))
+        often = engine.left is not None and engine.left.times > MOST_LEFT_OUT
+        # of several ranks all see it now, and may leave their group next
+        if (often or engine.lockstep.enabled) and (sick := self._ended_by_left()) is not None:
+            self._end(sick)
+
+    def _ended_by_left(self) -> Stop | None:
+        """What ended the training, where its last steps were left for their losses."""
+        limits, engine = self._recovered.limits, self.engine
+        if engine is None or engine.left is None:
+            return None
+        limits.unused = True
+        found = engine.ended_by_left(lambda: limits.through)
+        limits.unused = found is not None
+        return found
+
+    def _close_step(self, frame: FrameType | None = None) -> None:
         engine = self.engine
         if engine is None or not engine.is_open:
             return
@@ -282,7 +312,7 @@ class ScriptSession(SearchSession):
         if self._leaving is not None or not engine.trained:
             self._leaving = None
             self._outside.sinks = []
-            engine.abandon()
+            self._leave_step(engine, frame)
             return
         if (
             self._succession.of_another_model
@@ -343,7 +373,7 @@ class ScriptSession(SearchSession):
             return
         with self._ours(), self._recovered.left.again(self._recovered):
             self._over_with_step()
-            self.over(Stop())
+            self.over(self._ended_by_left() or Stop())
 
     def told_to_end(self) -> BaseException | None:
         """The process is about to be ended. What the script is to be left with; None where nothing
