@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
-from nanodoc.script.outside import Drawings, Outside
-from nanodoc.script.recovered import (
+from nanodoc.script.iteration import (
     Changing,
     IterationStart,
     batch_names,
@@ -17,6 +16,7 @@ from nanodoc.script.recovered import (
     numbers_among,
     start_of,
 )
+from nanodoc.script.outside import Drawings, Outside
 from nanodoc.trace.frame_variables import variables_of_frame
 
 

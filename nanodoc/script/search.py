@@ -14,13 +14,10 @@ from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StateKeeper, StepState, copy_weights
 from nanodoc.script.fingerprint import Fingerprint, scalars_of
+from nanodoc.script.iteration import IterationStart, start_of
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Drawings, Outside
-from nanodoc.script.recovered import (
-    IterationStart,
-    RecoveredStep,
-    start_of,
-)
+from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.trained import Made, Trained, what_is_trained
 
 _MOST_IDLE = 32  # iterations
