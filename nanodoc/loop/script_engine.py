@@ -227,6 +227,7 @@ class ScriptEngine(SharedRun):
 
     def set_aside(self, loss: float) -> None:
         """The open step is left before its loss, which is not finite, was differentiated."""
+        as_between_steps(self.recipe.model)
         if self._glance is not None:
             brief = self._left_brief()[1]
             # weights that are sick are looked into when the run is over

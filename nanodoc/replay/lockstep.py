@@ -174,4 +174,6 @@ def run_together(
             on_gradients=on_gradients,
             observer=observer,
         )
+        if not observer.optimizer_steps:  # it was left for its loss
+            on_gradients()
     return Together(losses, found[0] if found else None)

@@ -16,6 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc.recipe.variables import globals_of
+from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.objects import PlainState
 from nanodoc.script.body import Body
 from nanodoc.script.fingerprint import Fingerprint, fingerprinted
@@ -114,6 +115,8 @@ class RecoveredStep:
             if not self.limits.unused:
                 raise
         finally:
+            if self.limits.unused:  # it may have been left before its backward
+                as_between_steps(model)
             self.limits.draws = len(drawn) < len(self.recorded)
             outside.given = before
 

@@ -99,6 +99,8 @@ for step in range(10):
         os._exit(9)
     optimizer.zero_grad()
     loss = (net(x) - y).square().mean()
+    if "breaks" in words and loss.isnan():
+        break
     if "raises" in words and loss.isnan():
         raise ValueError("loss is NaN")
     loss.backward()
@@ -294,9 +296,18 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path, kind: str) -> 
     assert again is None or ("ND301" in again.stdout and "ND801" in again.stdout)
 
 
-def test_a_script_that_raises_where_its_loss_is_nan(script: Path) -> None:
+@pytest.mark.parametrize("kind", ["plain", "fsdp1", "tensor"])
+def test_a_script_that_leaves_its_loop_where_its_loss_is_nan(script: Path, kind: str) -> None:
+    report = run(script, kind, "op", "breaks")
+    first = report["findings"][0]
+    assert (first["code"], first["step"]) == ("ND202", 6)
+    assert first["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
+
+
+@pytest.mark.parametrize("way", ["raises", "breaks"])
+def test_a_script_that_ends_where_its_loss_is_nan(script: Path, way: str) -> None:
     """On all ranks, in the step behind the one in which one shard alone was sick."""
-    report = run(script, "plain", "corner", "one", "raises")
+    report = run(script, "plain", "corner", "one", way)
     first, second = report["findings"]
     assert (first["code"], first["rank"], first["step"]) == ("ND301", 0, 6)
     assert second["code"] == "ND801"
