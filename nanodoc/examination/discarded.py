@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from nanodoc.examination.labels import user_files
-from nanodoc.examination.running import running_scopes, scope_of
+from nanodoc.examination.running import ran_statements, running_scopes, scope_of
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.trace.branches import RAN, Scope
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, function_around, nodes_of, statements_of
 
@@ -49,7 +50,7 @@ def lost_updates(recipe: Recipe, calls: StepCalls) -> tuple[SourceSpan, ...]:
     running = running_scopes(recipe)
     for file in sorted(user_files(call.called_from or call.location for call in calls.calls)):
         nodes = nodes_of(file)
-        inside: dict[ast.AST, ast.AST] = {}  # functions come from the outside in
+        inside: dict[ast.AST, Scope] = {}  # functions come from the outside in
         for scope in (node for node in nodes if isinstance(node, (*FUNCTION, ast.Module))):
             inside |= dict.fromkeys(ast.walk(scope), scope)
         for loop in nodes:
@@ -58,7 +59,10 @@ def lost_updates(recipe: Recipe, calls: StepCalls) -> tuple[SourceSpan, ...]:
             if scope_of(file, inside[loop]) not in running:
                 continue
             names = _bound_by(loop.target)
+            states = ran_statements(inside[loop], file, recipe)
             for statement in statements_of(loop.body):
+                if states.get(id(statement)) != RAN:
+                    continue
                 if isinstance(statement, ast.Expr) and _is_new_value(statement.value, names):
                     around = function_around(nodes, statement.lineno)
                     found.append(line_span(file, statement.lineno, around))

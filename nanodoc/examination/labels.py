@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nanodoc.examination.running import running_scopes, scope_of
+from nanodoc.examination.running import states_in
 from nanodoc.facts.calls import (
     BINARY,
     CLASSIFICATION,
@@ -124,7 +124,7 @@ def _label_columns(collator: Any) -> list[str]:
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
 
-def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
+def unread_flags(recipe: Recipe, calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     """What the functions that add up targets of regressions bind as ends of episodes, and never
     read."""
     if not any(call.name in REGRESSION for call in calls.calls):
@@ -133,7 +133,8 @@ def unread_flags(calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
     places = {(c.site.file, c.site.function): c.site for c in sums if c.site is not None}.values()
     found: dict[str, SourceSpan] = {}
     for place in places:
-        found |= unread_names(place, _ENDS) | unread_fields(place, _ENDS)
+        found |= unread_names(place, _ENDS, states_in(place.file, recipe, ran_all=True))
+        found |= unread_fields(place, _ENDS)
     return tuple(found.items())
 
 
@@ -144,13 +145,8 @@ def swapped_flags(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     if not any(call.name in REGRESSION for call in calls.calls):
         return None
     files = user_files(call.called_from or call.location for call in calls.calls)
-    running = running_scopes(recipe)
     return next(
-        (
-            line
-            for file in files
-            for line in swapped_ends(file, lambda node, file=file: scope_of(file, node) in running)  # type: ignore[misc]  # bound now
-        ),
+        (line for file in files for line in swapped_ends(file, states_in(file, recipe))),
         None,
     )
 

@@ -177,7 +177,7 @@ class Inspector:
             "loss_by_hand": loss_by_hand(calls),
             "weights_at": weights_at(calls),
             "ignoring_at": ignoring_at(calls),
-            "unread_flags": unread_flags(calls),
+            "unread_flags": unread_flags(recipe, calls),
             "swapped_flags": swapped_flags(recipe, calls),
             "remembered_at": remembered_at(calls),
             "misread_edges": misread,

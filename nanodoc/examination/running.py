@@ -4,16 +4,19 @@ is no evidence, since nobody may call them."""
 from __future__ import annotations
 
 import ast
+import dis
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
+from nanodoc.trace.branches import Scope, ran
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.made_in import Scopes, own_scope
-from nanodoc.trace.parsed import FUNCTION
+from nanodoc.trace.parsed import FUNCTION, tree_of
 from nanodoc.trace.returned import code_of
 
 _MOST = 200  # functions
@@ -50,9 +53,46 @@ def scope_of(file: str, node: ast.AST) -> tuple[str, int]:
     return os.path.abspath(file), min(n.lineno for n in (node, *node.decorator_list))
 
 
+def ran_statements(
+    scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module, file: str, recipe: Recipe
+) -> dict[int, str]:
+    """As `branches.ran`, of a scope that ran, in a file of the training's."""
+    module = tree_of(file)
+    return ran(scope, module, _globals(file, recipe)) if module is not None else {}
+
+
+def states_in(
+    file: str, recipe: Recipe, *, ran_all: bool = False
+) -> Callable[[Scope], dict[int, str]]:
+    """`ran_statements` of the scopes of a file that the step runs, empty of others; with `ran_all`
+    those that are asked for are known to have run."""
+    running = set() if ran_all else running_scopes(recipe)
+
+    def states(scope: Scope) -> dict[int, str]:
+        there = ran_all or scope_of(file, scope) in running
+        return ran_statements(scope, file, recipe) if there else {}
+
+    return states
+
+
+def _globals(file: str, recipe: Recipe) -> Mapping[str, Any]:
+    """The global names of a source file of the training; empty where they are not known."""
+    step: Any = recipe.train_step
+    code = getattr(step, "code", None)
+    if code is not None and os.path.abspath(code.co_filename) == os.path.abspath(file):
+        namespace: Mapping[str, Any] = step.namespace
+        return namespace
+    for module in list(sys.modules.values()):
+        held = getattr(module, "__file__", None)
+        if isinstance(held, str) and os.path.abspath(held) == os.path.abspath(file):
+            return vars(module)
+    return {}
+
+
 def _called(code: CodeType, values: dict[str, Any]) -> Iterator[Any]:
-    names = {*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars}
-    for name in names & values.keys():
+    # a module's code names what it defines, too: that is stored, and nobody may load it
+    loaded = {i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD_")}
+    for name in {name for name in loaded if isinstance(name, str)} & values.keys():
         value = values[name]
         if isinstance(value, (FunctionType, MethodType)):
             yield value

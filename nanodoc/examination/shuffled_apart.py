@@ -4,21 +4,19 @@ batches of them: one is indexed by a random permutation and the other is not, or
 from __future__ import annotations
 
 import ast
-import os
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from nanodoc.examination.running import running_scopes, scope_of
+from nanodoc.examination.running import ran_statements, running_scopes, scope_of
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION, ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import ShuffledApart
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.trace.branches import MAYBE, NEVER, ran
+from nanodoc.trace.branches import MAYBE, NEVER
 from nanodoc.trace.files import line_span
 from nanodoc.trace.made_in import Scopes
-from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
+from nanodoc.trace.parsed import FUNCTION, nodes_of
 from nanodoc.trace.row_orders import Orders, Pair, follow, in_order
 from nanodoc.trace.row_pairs import method_of, pairs, taken_together
 
@@ -64,7 +62,7 @@ def _in_scope(
     recipe: Recipe,
     classes: dict[str, ast.ClassDef],
 ) -> ShuffledApart | None:
-    orders, states = Orders(), _states(scope, file, recipe)
+    orders, states = Orders(), ran_statements(scope, file, recipe)
     for statement in in_order(scope.body):
         state = states.get(id(statement), MAYBE)
         if state == NEVER:
@@ -87,7 +85,7 @@ def _in_class(
     made = method_of(kind, "__init__")
     if made is None or scope_of(file, made) not in running:
         return None
-    orders, states = Orders(), _states(made, file, recipe)
+    orders, states = Orders(), ran_statements(made, file, recipe)
     for statement in in_order(made.body):
         state = states.get(id(statement), MAYBE)
         if state != NEVER and not follow(statement, orders, made):
@@ -95,28 +93,6 @@ def _in_class(
         if state == MAYBE:
             orders.doubt(statement)
     return _told(orders, taken_together(kind), file, made)
-
-
-def _states(
-    scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module, file: str, recipe: Recipe
-) -> dict[int, str]:
-    """As `ran`, of a scope of a file."""
-    module = tree_of(file)
-    return ran(scope, module, _globals(file, recipe)) if module is not None else {}
-
-
-def _globals(file: str, recipe: Recipe) -> Mapping[str, Any]:
-    """The global names of a source file of the training; empty where they are not known."""
-    step: Any = recipe.train_step
-    code = getattr(step, "code", None)
-    if code is not None and os.path.abspath(code.co_filename) == file:
-        namespace: Mapping[str, Any] = step.namespace
-        return namespace
-    for module in list(sys.modules.values()):
-        held = getattr(module, "__file__", None)
-        if isinstance(held, str) and os.path.abspath(held) == file:
-            return vars(module)
-    return {}
 
 
 def _told(orders: Orders, pairs: Iterable[Pair], file: str, scope: ast.AST) -> ShuffledApart | None:

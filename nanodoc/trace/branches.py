@@ -86,7 +86,11 @@ class _Reading:
         if isinstance(statement, ast.If):
             return self._behind_if(statement, state)
         blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-        after = [self.block(body, state) for body in blocks if body]
+        never = isinstance(statement, ast.While) and _truth(statement.test, self._values) is False
+        after = [self.block(body, NEVER if never else state) for body in blocks[:1]]
+        after += [self.block(body, state) for body in blocks[1:] if body]
+        if never:
+            return state
         asides = [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
         for aside in asides:
             self.block(aside.body, _weaker(state, MAYBE))

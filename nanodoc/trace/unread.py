@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.trace.branches import RAN, Scope
 from nanodoc.trace.files import line_span
-from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
+from nanodoc.trace.parsed import FUNCTION, nodes_of, own_nodes, statements_of, tree_of
 
 _REMEMBERING = ("append", "push", "add", "store", "remember", "put", "insert", "save")
 _OF_A_STEP = 5  # values: observation, reward, terminated, truncated, info
@@ -18,9 +19,16 @@ _OTHERS = 2
 """Fields that are read: it is that class that the function takes apart."""
 
 
-def unread_names(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceSpan]:
+States = Callable[[Scope], dict[int, str]]
+"""As `branches.ran` says of a scope that ran; empty of one that did not."""
+
+
+def unread_names(
+    place: SourceSpan, names: re.Pattern[str], states: States
+) -> dict[str, SourceSpan]:
     """Variables and parameters whose names match, each with the line that binds it, of the
-    innermost function around `place`, or of its module, where nothing in there reads that name."""
+    innermost function around `place`, or of its module, where nothing in there reads that name.
+    A line in a branch that was not taken binds nothing."""
     file = os.path.abspath(place.file)
     around = [
         node
@@ -39,9 +47,12 @@ def unread_names(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceS
     if isinstance(scope, FUNCTION):
         given = (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)
         bound = {argument.arg: argument.lineno for argument in given}
-    for node in _own(scope):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.setdefault(node.id, node.lineno)
+    how = states(scope)
+    for statement in statements_of(scope.body):
+        if how.get(id(statement)) == RAN and not isinstance(statement, (*FUNCTION, ast.ClassDef)):
+            for node in own_nodes(statement):
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                    bound.setdefault(node.id, node.lineno)
     return {
         name: line_span(file, line, place.function)
         for name, line in bound.items()
@@ -76,21 +87,24 @@ def unread_fields(place: SourceSpan, names: re.Pattern[str]) -> dict[str, Source
 
 
 _TERMINATED = re.compile(r"(?i)\w*terminat\w*")
+_ENDED = re.compile(r"(?i)terminat|done|over|ended|dead|goal")
 _TRUNCATED = re.compile(r"(?i)\w*truncat\w*")
 
 
-def swapped_ends(file: str, runs: Callable[[ast.AST], bool]) -> list[SourceSpan]:
+def swapped_ends(file: str, states: States) -> list[SourceSpan]:
     """The lines that unpack the five values of a Gymnasium environment's `step` with the name of
-    `truncated` before that of `terminated`, in functions (or the module) that run and read the
-    second one otherwise than in `terminated or truncated`."""
-    found = []
+    `truncated` before that of `terminated`, in functions (or the module) that read the second one
+    otherwise than in `terminated or truncated`, and that ran. None where an environment of the
+    file's own may give them in another order."""
+    found: list[SourceSpan] = []
     nodes = nodes_of(file)
+    if any(map(_gives_another_order, nodes)):
+        return found
     for scope in (*(node for node in nodes if isinstance(node, FUNCTION)), tree_of(file)):
-        if scope is None or not runs(scope):
-            continue
-        own = list(_own(scope))
+        how = states(scope) if scope is not None else {}
+        own = list(_own(scope)) if scope is not None else []
         for node in own:
-            names = _unpacked(node)
+            names = _unpacked(node) if how.get(id(node)) == RAN else []
             if len(names) != _OF_A_STEP or not _TRUNCATED.fullmatch(names[2] or ""):
                 continue
             ended = names[3] or ""
@@ -98,6 +112,20 @@ def swapped_ends(file: str, runs: Callable[[ast.AST], bool]) -> list[SourceSpan]
                 name = getattr(scope, "name", "<module>")
                 found.append(line_span(file, getattr(node, "lineno", 0), name))
     return found
+
+
+def _gives_another_order(node: ast.AST) -> bool:
+    """A method `step` of an environment of the user's own, which need not be Gymnasium's: it
+    returns five values, of which the third is no end by its name."""
+    if not isinstance(node, FUNCTION) or node.name != "step":
+        return False
+    given = [n.value for n in _own(node) if isinstance(n, ast.Return)]
+    return any(
+        isinstance(value, ast.Tuple)
+        and len(value.elts) == _OF_A_STEP
+        and _ENDED.search(ast.unparse(value.elts[2])) is None
+        for value in given
+    )
 
 
 def remembered_steps(file: str) -> list[SourceSpan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from nanodoc import Recipe
+from nanodoc.trace.branches import Scope, ran
 from nanodoc.trace.unread import remembered_steps, swapped_ends
 from tests.helpers import diagnose
 
@@ -156,10 +158,20 @@ def test_a_flag_that_is_read_or_not_wanted(target: Target) -> None:
 def test_swapped_names(line: str, read: str, found: bool, tmp_path: Path) -> None:
     file = tmp_path / "rollout.py"
     file.write_text(f"def play(env, a, keep):\n    {line}\n    {read}\n")
-    assert [place.line for place in swapped_ends(str(file), lambda _: True)] == (
-        [2] if found else []
-    )
-    assert swapped_ends(str(file), lambda _: False) == []  # a function that nobody calls
+    assert [place.line for place in swapped_ends(str(file), all_ran)] == ([2] if found else [])
+    assert swapped_ends(str(file), lambda scope: {}) == []  # a function that nobody calls
+    file = tmp_path / "maybe.py"
+    file.write_text(f"def play(env, a, keep):\n    if flag:\n        {line}\n    {read}\n")
+    assert swapped_ends(str(file), all_ran) == []  # it may not have run
+    own = "class Env:\n    def step(self, a):\n        return self.s, 0.0, self.t > 9, self.at_end, {}\n"
+    file = tmp_path / "own.py"
+    file.write_text(f"{own}def play(env, a, keep):\n    {line}\n    {read}\n")
+    assert swapped_ends(str(file), all_ran) == []
+
+
+def all_ran(scope: Scope) -> dict[int, str]:
+    """Of functions that ran."""
+    return ran(scope, ast.Module([], []), {})
 
 
 @pytest.mark.parametrize(

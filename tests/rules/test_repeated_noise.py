@@ -25,6 +25,7 @@ from tests.helpers import diagnose
         ("what the loss is not made of", False),
         ("a seed, and nothing drawn", False),
         ("seeds beyond the exact numbers", False),
+        ("a projection", False),
     ],
 )
 def test_noise(how: str, found: bool) -> None:
@@ -50,6 +51,9 @@ def test_noise(how: str, found: bool) -> None:
             torch.manual_seed(7)
             quiet = F.dropout(F.normalize(x), 0.5, training=False)
             return F.mse_loss(model(quiet), x)
+        if how == "a projection":
+            weights = torch.randn(8, 8, generator=torch.Generator().manual_seed(7)) * 3
+            return F.mse_loss(model((x @ weights).sin()), x)
         if how == "what the loss is not made of":
             torch.randn(3, generator=torch.Generator().manual_seed(7)).sum()
         return F.mse_loss(model(x + drawn(x)), x)

@@ -31,9 +31,12 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+
+_PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "linear", "addmm", "einsum")
 
 
 @rule(
@@ -48,7 +51,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None or inspection is None or inspection.batches < 2:
         return
     reaching = calls.reaching_the_loss()
-    drawn = [calls.calls[i] for i in inspection.redrawn if i in reaching]
+    redrawn = [calls.calls[i] for i in inspection.redrawn if i in reaching]
+    drawn = [call for call in redrawn if not _is_a_weight(calls, call)]
     if not drawn:
         return
     first = drawn[0]
@@ -68,4 +72,20 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ],
         fix="seed the generator once, before the training",
         standing=WIRED,
+    )
+
+
+def _is_a_weight(calls: StepCalls, draw: CallFacts) -> bool:
+    """Something is multiplied by it as by a layer's weights: a random projection, which is to be
+    the same each time."""
+
+    def only_of_it(argument: ArgumentFacts) -> bool:
+        if argument.made_by is None:
+            return False
+        made = calls.calls[argument.made_by]
+        own = bool(made.arguments) and all(map(only_of_it, made.arguments))
+        return made.index == draw.index or own
+
+    return any(
+        call.name in _PRODUCTS and any(map(only_of_it, call.arguments)) for call in calls.calls
     )

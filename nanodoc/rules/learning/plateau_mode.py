@@ -34,6 +34,16 @@ _RISE = re.compile(
 )
 _FALL = re.compile(r"(?i)(?<![a-z])(loss|error|err|mse|mae|rmse|perplexity|ppl|nll)(?![a-z])")
 _GIVEN = re.compile(r"\.step\((.*)\)")
+_TOKEN = re.compile(r"[A-Za-z0-9]+|[^\w\s.\[\]()'\",]")
+_PART = re.compile(r"[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+|\W")
+_BESIDE = (
+    *("val", "valid", "validation", "test", "dev", "train", "training", "eval", "epoch", "best"),
+    *("avg", "average", "mean", "total", "running", "score", "scores", "metric", "metrics", "self"),
+    *("item", "get", "results", "result", "history", "stats", "log", "logs", "float", "macro"),
+    *("micro", "weighted", "top", "at", "k", "state", "trainer", "meter", "now", "current", "rate"),
+)
+"""Words that say nothing of which end is the good one. Any other may turn it around: a negative
+loss, an improvement, a drop."""
 
 
 @rule(
@@ -47,8 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for scheduler in evidence.loop.schedulers if evidence.loop is not None else ():
         at = scheduler.stepped_at
         given = _GIVEN.search(at.code) if at is not None else None
-        # -accuracy falls as it gets better
-        if scheduler.mode is None or given is None or at is None or "-" in given[1]:
+        if scheduler.mode is None or given is None or at is None or not _is_plain(given[1]):
             continue
         rises, falls = (bool(words.search(given[1])) for words in (_RISE, _FALL))
         if rises == falls or rises == (scheduler.mode == "max"):
@@ -74,6 +83,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix=f'mode="{other}"',
         )
         return
+
+
+def _is_plain(given: str) -> bool:
+    """It is named by its metric, and nothing is computed of it: -accuracy falls as it gets
+    better."""
+    named = re.sub(r"\[-?\d+\]", " ", given).replace("_", " ")
+    parts = [
+        part
+        for token in _TOKEN.findall(named)
+        for part in ([token] if _is_known(token) else _PART.findall(token))
+    ]
+    return all(map(_is_known, parts))
+
+
+def _is_known(word: str) -> bool:
+    metric = _RISE.search(word) or _FALL.search(word)
+    return word.isdigit() or word.lower() in _BESIDE or metric is not None
 
 
 _END = {"min": "lowest", "max": "highest"}
