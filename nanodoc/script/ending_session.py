@@ -15,6 +15,7 @@ from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
+from nanodoc.script.search import Candidate
 from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.unused_loss import sick_loss_in
@@ -49,6 +50,10 @@ class EndingSession(SearchSession):
         """The step that may be open is over; `frame` is that of the loop, if it is known."""
 
     @abstractmethod
+    def _sick_first(self, first: Candidate, loss: float) -> None:
+        """The first step was left for its loss, and the run ends with it."""
+
+    @abstractmethod
     def _look_whole(self, running: Iterable[FrameType]) -> None:
         """The open step, watched by its losses alone in one of these frames, is about to be run
         again."""
@@ -66,6 +71,15 @@ class EndingSession(SearchSession):
         # of several ranks all see it now, and may leave their group next
         if (often or engine.lockstep.enabled) and (sick := self._ended_by_left()) is not None:
             self._end(sick)
+
+    def _left_at_first(self, number: int, frame: FrameType | None) -> None:
+        """A loop that would train is left, for its loss, before any optimizer has stepped."""
+        first, loss = self._left_for_its_loss(number, frame)
+        if first is not None:
+            with self._ours():
+                self._first, self.loop = None, first.start.loop
+                self._search.chosen(first)
+                self._sick_first(first, loss)
 
     def _ended_by_left(self) -> Stop | None:
         """What ended the training, where its last steps were left for their losses."""

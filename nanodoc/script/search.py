@@ -110,6 +110,18 @@ class Search:
         self._idle[loop.number] = (self._backwards, count)
         return count > _MOST_IDLE
 
+    def left_for_its_loss(self, number: int) -> Candidate | None:
+        """The iteration of a loop that makes backward passes, in which there was none, where no
+        optimizer has stepped yet."""
+        found = self._candidates.get(number)
+        if found is None or self._stepped or not found.start.loop.backwards:
+            return None
+        loops = [candidate.start.loop for candidate in self._candidates.values()]
+        if found.start.loop.whole and not all(loop.whole for loop in loops):
+            return None  # a part of a loop's body is no loop
+        trains = bool(found.trained.recipe.optimizers) and self._backwards == found.backwards
+        return found if trains else None
+
     def left(self, number: int) -> None:
         """A loop is over, and no optimizer has stepped in it."""
         self._candidates.pop(number, None)

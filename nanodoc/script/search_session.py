@@ -25,6 +25,7 @@ from nanodoc.script.search import Candidate, Search
 from nanodoc.script.states import State, TrainingIsSick
 from nanodoc.script.suspended import Suspensions
 from nanodoc.script.trained import Made
+from nanodoc.script.unused_loss import sick_loss_in
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import calling_places
 
@@ -173,10 +174,24 @@ class SearchSession:
         if self.state is State.ASLEEP or self._deaf():
             return
         if self.loop is None:
+            first, _ = self._left_for_its_loss(number, frame)
+            if first is not None:
+                with self._ours():
+                    self._choose(first)
+                    self._first_complete()
             self._search.left(number)
         elif number == self.loop.number and self._first is not None:
             with self._ours():
                 self._first_complete()
+
+    def _left_for_its_loss(
+        self, number: int, frame: FrameType | None
+    ) -> tuple[Candidate | None, float]:
+        """The first iteration of a training, where the loop is left for its loss before any
+        optimizer has stepped, and that loss."""
+        first = self._search.left_for_its_loss(number)
+        loss = sick_loss_in(frame) if first is not None and frame is not None else None
+        return (None, 0.0) if loss is None else (first, float(loss.detach()))
 
     def _before_backward(self, tensors: Any) -> None:
         self._outside.trains()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.left_step import LeftStep
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -97,6 +98,21 @@ class ScriptSession(EndingSession):
                 self._next(frame, loop, bound)
         if self._successor is not None:
             self._successor.begin(number, frame, bound)
+
+    def _sick_first(self, first: Candidate, loss: float) -> None:
+        self._search.over()
+        self._recovered.begin(first.start)
+        self._recovered.callers = codes_above(sys._getframe())
+        engine = self._open_engine(first.trained)
+        engine.left = LeftStep(first.capsule, loss, first.indices)
+        if several_ranks():  # whether the others run theirs again is not known
+            self._end(engine.first_was_sick([torch.tensor(loss)]))
+        stop = self._ended_by_left()
+        assert stop is not None
+        examined = stop.examined
+        self.same = examined is not None and examined.reproduced in ("bitwise", "tolerance")
+        self.alike = "bitwise the same" if self.same else "not the same"
+        self._end(stop)
 
     def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         self._next(frame, loop, bound)
@@ -251,8 +267,11 @@ class ScriptSession(EndingSession):
                             self._over_with_step(frame)
                     else:
                         self._leaving = id(error)  # not held: it holds frames, and what is in them
+                elif isinstance(error, SystemExit):
+                    self._left_at_first(number, frame)
                 return
         if self.loop is None:
+            self._left_at_first(number, frame)
             self._search.left(number)
             return
         if number == self.loop.number:

@@ -75,7 +75,8 @@ def report_of(path: Path, *words: str) -> dict[str, Any]:
     done = nanodoc("run", *shown, path.name, "--", *words, cwd=path.parent)
     assert told.exists(), done.stderr
     bare = python(path.name, *words, cwd=path.parent)
-    assert done.stdout == bare.stdout
+    # a script whose very first step is sick is ended there
+    assert bare.stdout.startswith(done.stdout) if words[1] == "0" else done.stdout == bare.stdout
     report: dict[str, Any] = json.loads(told.read_text())
     return report
 
@@ -88,7 +89,9 @@ def script(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("how", ["break", "return", "exit"])
-@pytest.mark.parametrize("step", [6, 19, 107])  # the last of its epoch; one watched by its losses
+@pytest.mark.parametrize(
+    "step", [0, 6, 19, 107]
+)  # the last of its epoch; one watched by its losses
 def test_the_step_that_it_left_for_its_loss(script: Path, how: str, step: int) -> None:
     report = report_of(script, how, str(step), "1000")
     finding = report["findings"][0]
