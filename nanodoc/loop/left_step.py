@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import Vitals
-from nanodoc.replay.step_state import StepState
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.closure_state import kept_state
+from nanodoc.replay.lockstep import local_bytes
+from nanodoc.replay.optimizers import copy_optimizer
+from nanodoc.replay.step_state import StepState, copy_weights
+from nanodoc.tensors.host_memory import free_host_memory
 
+_SHARE = 0.25  # of the free host memory
 MOST_LEFT_OUT = 5
 """A script may leave out a bad batch; of more than this many in a row no training comes."""
 
@@ -20,9 +26,12 @@ class LeftStep:
     with it shows later."""
 
     start: StepState
-    """With weights, optimizers and buffers of its own."""
+    """With buffers of its own, and with weights and optimizers in host memory, where there is
+    room."""
     loss: float
     indices: list[int] | None
+    versions: tuple[int, ...] = ()
+    """How often each parameter had been written to."""
     times: int = 1
     """It, and those behind it that were left in the same way."""
 
@@ -33,10 +42,22 @@ class LeftStep:
         return StepReading(vitals, tripped=vitals)
 
 
-def kept_apart(start: StepState) -> StepState:
-    """The start with buffers of its own: those of the next step take the place of a step's."""
+def left_step(start: StepState, recipe: Recipe, loss: float, indices: list[int] | None) -> LeftStep:
+    """The training may go on: what it needs of a device's memory is not taken from it."""
     buffers = [
         (module, name, buffer, saved if saved is None else saved.clone())
         for module, name, buffer, saved in start.buffers
     ]
-    return replace(start, buffers=buffers)
+    start = replace(start, buffers=buffers)
+    named, free = list(recipe.model.named_parameters()), free_host_memory()
+    if start.outside is None:
+        start.outside = kept_state(recipe)
+    if start.weights is None and (free is None or local_bytes(recipe) <= _SHARE * free):
+        start.weights = copy_weights(named, host=True)
+        start.optimizers = [copy_optimizer(optimizer, host=True) for optimizer in recipe.optimizers]
+    return LeftStep(start, loss, indices, versions_of(recipe))
+
+
+def versions_of(recipe: Recipe) -> tuple[int, ...]:
+    """How often each parameter was written to."""
+    return tuple(parameter._version for parameter in recipe.model.parameters())

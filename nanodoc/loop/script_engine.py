@@ -23,7 +23,8 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own
-from nanodoc.loop.left_step import MOST_LEFT_OUT, LeftStep, kept_apart
+from nanodoc.loop.left_step import MOST_LEFT_OUT, LeftStep, left_step, versions_of
+from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
@@ -241,9 +242,7 @@ class ScriptEngine(SharedRun):
         if self.left is not None:
             self.left.times += 1
         elif start is not None:
-            start = kept_apart(start)
-            self.keeper.complete(start)
-            self.left = LeftStep(start, loss, self._indices)
+            self.left = left_step(start, self.recipe, loss, self._indices)
 
     def ended_by_left(self, went_on: Callable[[], bool]) -> Stop | None:
         """The last that was seen of the training are steps that were set aside: the run ends with
@@ -253,6 +252,10 @@ class ScriptEngine(SharedRun):
         if left is None:
             return None
         self._over()
+        moved = left.start.weights is None and left.versions != versions_of(self.recipe)
+        if moved:  # the script has loaded others since
+            sick = SickStep(left.start.step, None, left.reading.vitals, (), left.indices)
+            return self._stop_of(sick, self._unseen(sick.step))
         if self.replays and left.times <= MOST_LEFT_OUT:
             self.replayer.replay_and_rewind(left.start)
             if went_on():
