@@ -34,6 +34,13 @@ class LeftStep:
     """How often each parameter had been written to."""
     times: int = 1
     """It, and those behind it that were left in the same way."""
+    gone: bool = False
+    """The last of them left the loop, too."""
+
+    @property
+    def ends(self) -> bool:
+        """The training ends with it, or comes to nothing any more."""
+        return self.gone or self.times > MOST_LEFT_OUT
 
     @property
     def reading(self) -> StepReading:

@@ -23,7 +23,7 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own
-from nanodoc.loop.left_step import MOST_LEFT_OUT, LeftStep, left_step, versions_of
+from nanodoc.loop.left_step import LeftStep, left_step, versions_of
 from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.shared_run import SharedRun
@@ -226,9 +226,9 @@ class ScriptEngine(SharedRun):
         self._finished_briefly(start, loss, seconds)
         return None
 
-    def set_aside(self, loss: float) -> None:
-        """The open step is left before its loss, which is not finite, was differentiated."""
-        as_between_steps(self.recipe.model)
+    def set_aside(self, loss: float, *, gone: bool) -> None:
+        """The open step is left before its loss, which is not finite, was differentiated; `gone`:
+        and its loop with it."""
         if self._glance is not None:
             brief = self._left_brief()[1]
             # weights that are sick are looked into when the run is over
@@ -243,23 +243,22 @@ class ScriptEngine(SharedRun):
             self.left.times += 1
         elif start is not None:
             self.left = left_step(start, self.recipe, loss, self._indices)
+        if self.left is not None:
+            self.left.gone = gone
 
-    def ended_by_left(self, went_on: Callable[[], bool]) -> Stop | None:
+    def ended_by_left(self) -> Stop | None:
         """The last that was seen of the training are steps that were set aside: the run ends with
-        the first of them. None where there is none, or where the script leaves single ones out and
-        goes on, as `went_on` says of the one that was run again last."""
-        left, self.left = self.left, None
-        if left is None:
+        the first of them. None where there is none, or where the script only leaves them out."""
+        left = self.left
+        if left is None or not left.ends:
             return None
+        self.left = None
         self._over()
+        as_between_steps(self.recipe.model)
         moved = left.start.weights is None and left.versions != versions_of(self.recipe)
         if moved:  # the script has loaded others since
             sick = SickStep(left.start.step, None, left.reading.vitals, (), left.indices)
             return self._stop_of(sick, self._unseen(sick.step))
-        if self.replays and left.times <= MOST_LEFT_OUT:
-            self.replayer.replay_and_rewind(left.start)
-            if went_on():
-                return None
         self._last, self._indices = left.start, left.indices
         return self._judged(left.start, left.reading, time.perf_counter())
 

@@ -8,11 +8,13 @@ import faulthandler
 import gc
 import os
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nanodoc.config import artifact_folder
 from nanodoc.errors import NanodocError, UsageError, said
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import worker_died
@@ -22,6 +24,7 @@ from nanodoc.heartbeat.last_words import ASK, CONCLUDE, DUMP, note_failure, spea
 from nanodoc.loop.interrupts import told_to_end
 from nanodoc.progress import LiveMetrics, Progress
 from nanodoc.supervise.job import Job
+from nanodoc.supervise.landlock import keep_from_writing
 from nanodoc.supervise.lines import LineWatch
 from nanodoc.supervise.wire import CLOSED, Sender, opened
 
@@ -127,7 +130,7 @@ def perform(job: Job, progress: Progress) -> Report:
         minimal = options.pop("minimal", None)
         told = ReplayOptions(minimal=Path(minimal) if minimal is not None else None, **options)
         return replay_snapshot(Path(job.target), job.config, entrypoint, told, progress)
-    with _muted() if job.again is not None and job.again.muted else contextlib.nullcontext():
+    with _muted(job) if job.again is not None and job.again.muted else contextlib.nullcontext():
         if job.launch is not None:
             from nanodoc.pipeline.run_script import run_script
 
@@ -135,10 +138,19 @@ def perform(job: Job, progress: Progress) -> Report:
         return run_training(job.target, job.config, progress, job.again)
 
 
-def _muted() -> contextlib.AbstractContextManager[None]:
+def _muted(job: Job) -> contextlib.AbstractContextManager[None]:
+    """For the rest of this process: nothing that the training does leaves anything behind, be it
+    done by a thread or by native code. Python's own calls are told that they have succeeded."""
     from nanodoc.script.muted import muted
 
+    keep_from_writing((artifact_folder(job.config).as_posix(), "/dev", "/proc"))
+    sys.addaudithook(_no_connection)
     return muted()
+
+
+def _no_connection(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "socket.connect" and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
+        raise PermissionError("no connection to another machine in a training that is run again")
 
 
 def describe_death(error: Exception) -> Failure | None:

@@ -15,6 +15,7 @@ from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import unchecked
 from nanodoc.supervise.job import Job, SecondRun
+from nanodoc.supervise.landlock import can_be_kept_from_writing
 from nanodoc.supervise.one_rank import group_of_one
 from nanodoc.supervise.parent import Child, Ended
 
@@ -26,6 +27,8 @@ _SHARE = 1 / 3
 _STATES = 3
 """Weights, and the two that Adam keeps of each."""
 _SHOWN = "looks that run steps again"
+_CACHES = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+"""Where libraries write what the process itself needs."""
 
 
 def with_looks(
@@ -40,6 +43,8 @@ def with_looks(
     called often meanwhile."""
     if not _wanted(job, report):
         return report
+    if not can_be_kept_from_writing():
+        return _noted(report, "this system can't keep a second start of the training from writing")
     held = max((rank.whole_size for rank in report.ranks), default=0)
     if not fits(_STATES * held):
         return _noted(report, "one process with the whole model may not fit into this machine")
@@ -90,7 +95,7 @@ def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], Non
             again,
             Progress(say=progress.say),
             None,
-            group_of_one(),
+            {**group_of_one(), **dict.fromkeys(_CACHES, folder)},
             watch=lambda trail: still_there(),
             longest=job.config.budget,
         ).run()
@@ -138,7 +143,7 @@ def _joined(report: Report, told: Report) -> Report:
 
 
 def _seen(finding: Finding, steps: int) -> Finding:
-    seen = f"in the first {steps} steps, run by one process with the whole model"
+    seen = f"in {steps} steps that one process with the whole model ran"
     return replace(finding, evidence=(*finding.evidence, ("seen", seen)))
 
 

@@ -64,8 +64,8 @@ def installed() -> Iterator[None]:
 
 
 def unused_loss(loss: torch.Tensor) -> None:
-    """A loss that the step leaves without having differentiated any."""
-    if _open and not _open[-1].losses:
+    """A loss that the step leaves without having differentiated it."""
+    if _open and not _open[-1].optimizer_steps:
         _open[-1].before_backward(loss)
 
 

@@ -18,7 +18,6 @@ _UNBOUND = "__nanodoc_unbound__"
 _ONCE = "__nanodoc_once__"
 _OUTER = "__nanodoc_outer__"
 _LEFT = "__nanodoc_body_left__"
-_THROUGH = "__nanodoc_body_through__"
 
 
 class Body:
@@ -94,19 +93,15 @@ class Body:
         variables: Mapping[str, Any],
         namespace: dict[str, Any],
         left: Callable[[FrameType], None] = lambda frame: None,
-        through: Callable[[], None] = lambda: None,
     ) -> Any:
         """Runs it once. `namespace` are the globals; at module level the variables are put there,
         and afterwards those that stood there before. Of a told one, `left` is given the frame when
-        it is left, by whatever way, and `through` is called where it went to its end, or to a
-        `continue`."""
-        hooks = {_LEFT: lambda: left(sys._getframe(1)), _THROUGH: through}
-        namespace.update(hooks)
+        it is left, by whatever way."""
+        namespace[_LEFT] = lambda: left(sys._getframe(1))
         try:
             return self._run(variables, namespace)
         finally:
-            for name in hooks:
-                namespace.pop(name, None)
+            namespace.pop(_LEFT, None)
 
     def _run(self, variables: Mapping[str, Any], namespace: dict[str, Any]) -> Any:
         if self.module_level:
@@ -201,11 +196,11 @@ def _once(loop: Loop, *, told: bool) -> ast.For:
         target=ast.Name(_ONCE, ast.Store()),
         iter=ast.Tuple([ast.Constant(None)], ast.Load()),
         body=body,
-        orelse=[_call(_THROUGH)] if told else [],
+        orelse=[],
     )
     for node in (once, once.target, once.iter, once.iter.elts[0]):  # type: ignore[attr-defined]  # the tuple made above
         ast.copy_location(node, first)
-    for part in (*(body if told else ()), *once.orelse):
+    for part in body if told else ():
         for node in ast.walk(part):
             if not hasattr(node, "lineno") and isinstance(node, (ast.stmt, ast.expr)):
                 ast.copy_location(node, first)

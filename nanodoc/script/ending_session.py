@@ -9,7 +9,6 @@ from traceback import walk_tb
 from types import FrameType
 
 from nanodoc.errors import UserCodeError
-from nanodoc.loop.left_step import MOST_LEFT_OUT
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -19,6 +18,7 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.search_session import SearchSession
 from nanodoc.script.states import ENDED, ScriptEnded, State
 from nanodoc.script.unused_loss import sick_loss_in
+from nanodoc.tensors.plain import local_of
 
 
 class EndingSession(SearchSession):
@@ -46,8 +46,9 @@ class EndingSession(SearchSession):
         """The first step is over, or has raised."""
 
     @abstractmethod
-    def _over_with_step(self, frame: FrameType | None = None) -> None:
-        """The step that may be open is over; `frame` is that of the loop, if it is known."""
+    def _over_with_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
+        """The step that may be open is over; `frame` is that of the loop, if it is known. `gone`:
+        the loop was broken off."""
 
     @abstractmethod
     def _sick_first(self, first: Candidate, loss: float) -> None:
@@ -58,19 +59,22 @@ class EndingSession(SearchSession):
         """The open step, watched by its losses alone in one of these frames, is about to be run
         again."""
 
-    def _leave_step(self, engine: ScriptEngine, frame: FrameType | None) -> None:
-        """The open step did not train. `frame` is that of the loop, if it is known."""
-        loss = sick_loss_in(frame) if frame is not None else None
-        if frame is None or loss is None:
-            engine.abandon()
-            return
+    def _leaves_step(self, engine: ScriptEngine, frame: FrameType | None, *, gone: bool) -> bool:
+        """The open step did not train, or its loop is `gone`, broken off in `frame` before an
+        optimizer stepped: whether that was for its loss."""
+        if frame is None or self.loop is None:
+            return False
+        loss = sick_loss_in(frame, self.loop, self._since)
+        if loss is None:
+            return False
         if engine.is_brief:
             self._look_whole([frame])
-        engine.set_aside(float(loss.detach()))
-        often = engine.left is not None and engine.left.times > MOST_LEFT_OUT
+        engine.set_aside(float(local_of(loss.detach())), gone=gone)
         # of several ranks all see it now, and may leave their group next
-        if (often or engine.lockstep.enabled) and (sick := self._ended_by_left()) is not None:
+        at_once = engine.lockstep.enabled or (engine.left is not None and not engine.left.gone)
+        if at_once and (sick := self._ended_by_left()) is not None:
             self._end(sick)
+        return True
 
     def _left_at_first(self, number: int, frame: FrameType | None) -> None:
         """A loop that would train is left, for its loss, before any optimizer has stepped."""
@@ -83,13 +87,11 @@ class EndingSession(SearchSession):
 
     def _ended_by_left(self) -> Stop | None:
         """What ended the training, where its last steps were left for their losses."""
-        limits, engine = self._recovered.limits, self.engine
-        if engine is None or engine.left is None:
+        engine = self.engine
+        if engine is None or engine.left is None or not engine.left.ends:
             return None
-        limits.unused = True
-        found = engine.ended_by_left(lambda: limits.through)
-        limits.unused = found is not None
-        return found
+        self._recovered.limits.unused = True
+        return engine.ended_by_left()
 
     def _end(self, trouble: Stop) -> None:
         """The report, here and now, and the end of the script."""
@@ -153,6 +155,8 @@ class EndingSession(SearchSession):
                 self._look_whole(each for each, _ in walk_tb(error.__traceback__))
                 self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps + 1)
                 self.over(engine.failed(UserCodeError(error, phase)))
+            elif (left := self._ended_by_left()) is not None:  # and raised behind its loop
+                self.over(left)
             else:
                 told = UserCodeError(error, "data" if in_batch else "script")
                 self.over(engine.failed_between(told, self.steps))

@@ -21,9 +21,16 @@ from nanodoc.script.suspended import (
 )
 
 BEGIN, LEFT, EACH = "__nanodoc_begin__", "__nanodoc_left__", "__nanodoc_each__"
+THROUGH = "__nanodoc_through__"
 """The names of the marks: at the start of an iteration, behind a loop, around an inner loop's
-iterable."""
-NAMES = {"begin": BEGIN, "left": LEFT, "each": EACH, "suspensions": SUSPENSIONS}
+iterable, where a loop came to its end by itself."""
+NAMES = {
+    "begin": BEGIN,
+    "left": LEFT,
+    "each": EACH,
+    "through": THROUGH,
+    "suspensions": SUSPENSIONS,
+}
 """What `nanodoc.script.marks` has, by the names of a marked source."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -134,7 +141,7 @@ class _Marker:
         self._inside += 1
         loop.body = self._behind_continue(loop.body)
         self._inside -= 1
-        loop.orelse = self.statements(loop.orelse)
+        loop.orelse = [_mark(THROUGH, draft.number, loop), *self.statements(loop.orelse)]
         self._done(draft, loop.body)
         loop.body.insert(0, _mark(BEGIN, draft.number, loop.body[0]))
         return [_left_behind([loop], draft.number, loop)]

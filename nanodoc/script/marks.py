@@ -20,6 +20,8 @@ class Listener(Protocol):
 
     def leave(self, number: int, frame: FrameType | None) -> None: ...
 
+    def through(self, number: int) -> None: ...
+
     def each(self, values: Any) -> Any: ...
 
     def suspensions(self) -> Suspensions | None: ...
@@ -45,6 +47,13 @@ def left(number: int) -> None:
     if torch.compiler.is_compiling() or not _listeners:
         return
     _listeners[0].leave(number, sys._getframe(1))
+
+
+def through(number: int) -> None:
+    """A loop has come to its end by itself."""
+    if torch.compiler.is_compiling() or not _listeners:
+        return
+    _listeners[0].through(number)
 
 
 def each(values: Any) -> Any:

@@ -8,7 +8,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
 
@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nanodoc.recipe.variables import globals_of
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.objects import PlainState
+from nanodoc.replay.observer import unused_loss
 from nanodoc.script.body import Body
 from nanodoc.script.fingerprint import Fingerprint, fingerprinted
 from nanodoc.script.iteration import (
@@ -32,7 +33,7 @@ from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
-from nanodoc.script.unused_loss import tell_unused
+from nanodoc.script.unused_loss import graph_position, sick_loss_in
 
 
 @dataclass(slots=True)
@@ -47,8 +48,6 @@ class Limits:
     """Where those of the next run go."""
     unused: bool = False
     """A loss that is not finite, and that the body leaves without differentiating it, counts."""
-    through: bool = False
-    """The last iteration that was run again came to its end, or to a `continue`."""
     around_backward: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None
 
 
@@ -76,6 +75,7 @@ class RecoveredStep:
         self.callers: frozenset[CodeType] = frozenset()
         """The code of the script's functions that were running when the training began."""
         self.flags: AutocastFlags = autocast_flags()
+        self._since = 0
 
     def begin(self, start: IterationStart) -> None:
         """An iteration begins."""
@@ -98,7 +98,7 @@ class RecoveredStep:
         suspended = {**_gone(self.suspended), **_alive(self.suspended)}
         variables = {**self.variables, **self.numbers, **suspended, **self._named(given)}
         counted = {n: v for n, v in self.numbers.items() if n not in self.variables}  # global ones
-        drawn, self.limits.through = deque(self.recorded), False
+        drawn, self._since = deque(self.recorded), graph_position()
         try:
             outside.given = drawn
             with (
@@ -108,7 +108,7 @@ class RecoveredStep:
                 _autocast_as(self.flags),
                 _bound_again(self.namespace, {**_alive(self.trained), **counted}),
             ):
-                body(variables, self.namespace, tell_unused, self._through)
+                body(variables, self.namespace, self._left)
         except StopReplay:
             pass
         except SystemExit:
@@ -132,8 +132,12 @@ class RecoveredStep:
             self._bodies[kind] = Body(loop, code, told=self.limits.unused)
         return self._bodies[kind]
 
-    def _through(self) -> None:
-        self.limits.through = True
+    def _left(self, frame: FrameType) -> None:
+        """The iteration that is run again is left in `frame`: its loss, if that is sick and was not
+        differentiated, counts as its loss."""
+        loss = None if self.loop is None else sick_loss_in(frame, self.loop, self._since)
+        if loss is not None:
+            unused_loss(loss)
 
     @property
     def loader(self) -> Any:

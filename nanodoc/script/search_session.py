@@ -25,7 +25,7 @@ from nanodoc.script.search import Candidate, Search
 from nanodoc.script.states import State, TrainingIsSick
 from nanodoc.script.suspended import Suspensions
 from nanodoc.script.trained import Made
-from nanodoc.script.unused_loss import sick_loss_in
+from nanodoc.script.unused_loss import graph_position, sick_loss_in
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import calling_places
 
@@ -60,6 +60,10 @@ class SearchSession:
         self._search = Search(loops, outside, self._recovered, wanted)
         self._first: Candidate | None = None
         self._busy = False
+        self._at_end: int | None = None
+        """The loop that came to its end last, by itself."""
+        self._since = 0
+        """Where autograd stood when the open iteration began."""
         self.state = State.ASLEEP
         self.loop: Loop | None = None
         self.broken: Exception | None = None  # of nanodoc's own, which ended the watching
@@ -152,6 +156,8 @@ class SearchSession:
             self._wake()
         if self.state is State.ASLEEP or self._deaf():
             return
+        if self.loop is None or number == self.loop.number:
+            self._at_end, self._since = None, graph_position()
         self._begun(number, frame, bound)
 
     def _begun(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None) -> None:
@@ -168,6 +174,11 @@ class SearchSession:
     def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """The step that is over was the first of a loop without an optimizer."""
         self._first_complete()
+
+    def through(self, number: int) -> None:
+        """The mark where a loop has come to its end by itself; `leave` follows."""
+        if not self._deaf():
+            self._at_end = number
 
     def leave(self, number: int, frame: FrameType | None = None) -> None:
         """The mark behind a loop, in `frame`."""
@@ -190,8 +201,14 @@ class SearchSession:
         """The first iteration of a training, where the loop is left for its loss before any
         optimizer has stepped, and that loss."""
         first = self._search.left_for_its_loss(number)
-        loss = sick_loss_in(frame) if first is not None and frame is not None else None
+        if first is None or frame is None or self._came_to_its_end(number):
+            return None, 0.0
+        loss = sick_loss_in(frame, first.start.loop, self._since)
         return (None, 0.0) if loss is None else (first, float(loss.detach()))
+
+    def _came_to_its_end(self, number: int) -> bool:
+        """The loop that is left was not broken off. What is no loop is left by every iteration."""
+        return self._at_end == number or self._loops.all[number].whole
 
     def _before_backward(self, tensors: Any) -> None:
         self._outside.trains()

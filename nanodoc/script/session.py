@@ -105,6 +105,7 @@ class ScriptSession(EndingSession):
         self._recovered.callers = codes_above(sys._getframe())
         engine = self._open_engine(first.trained)
         engine.left = left_step(first.capsule, engine.recipe, loss, first.indices)
+        engine.left.gone = True
         if several_ranks():  # whether the others run theirs again is not known
             self._end(engine.first_was_sick([torch.tensor(loss)]))
         stop = self._ended_by_left()
@@ -152,7 +153,8 @@ class ScriptSession(EndingSession):
                 self.unseen.add(f"{self.loop.file}:{self.loop.line}")
             if self._succession.has_grown(engine.recipe.model):
                 engine.model_was_changed()
-            end_of_training(engine, self._recovered, lambda: self.over(Stop()))
+            sick = self._ended_by_left
+            end_of_training(engine, self._recovered, lambda: self.over(sick() or Stop()))
         else:  # its steps were parts of one
             engine.abandon()
             engine.end()
@@ -264,7 +266,7 @@ class ScriptSession(EndingSession):
                 if self._loops.all[number] is self.loop:  # and not one around it
                     if isinstance(error, SystemExit):
                         with self._ours():
-                            self._over_with_step(frame)
+                            self._over_with_step(frame, gone=True)
                     else:
                         self._leaving = id(error)  # not held: it holds frames, and what is in them
                 elif isinstance(error, SystemExit):
@@ -276,17 +278,17 @@ class ScriptSession(EndingSession):
             return
         if number == self.loop.number:
             with self._ours():
-                self._over_with_step(frame)
+                self._over_with_step(frame, gone=not self._came_to_its_end(number))
                 if not self.loop.whole:
                     self._recovered.left.note(self._recovered)
                 here().at(None, "script")
 
-    def _over_with_step(self, frame: FrameType | None = None) -> None:
+    def _over_with_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         if self.state is State.FIRST:
             self._begin_engine()
-        self._close_step(frame)
+        self._close_step(frame, gone=gone)
 
-    def _close_step(self, frame: FrameType | None = None) -> None:
+    def _close_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         engine = self.engine
         if engine is None or not engine.is_open:
             return
@@ -294,7 +296,11 @@ class ScriptSession(EndingSession):
         if self._leaving is not None or not engine.trained:
             self._leaving = None
             self._outside.sinks = []
-            self._leave_step(engine, frame)
+            if not self._leaves_step(engine, frame, gone=gone):
+                engine.abandon()
+            return
+        if gone and not engine.optimizer_steps and self._leaves_step(engine, frame, gone=True):
+            self._outside.sinks = []
             return
         if (
             self._succession.of_another_model

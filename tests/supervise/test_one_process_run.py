@@ -106,7 +106,7 @@ def test_a_bug_without_a_symptom(tmp_path: Path, word: str, code: str, line: str
     assert finding["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", line)
     if word == "cut":  # no rank could see it
         seen = {row["label"]: row["value"] for row in finding["evidence"]}
-        assert seen["seen"] == "in the first 16 steps, run by one process with the whole model"
+        assert seen["seen"] == "in 16 steps that one process with the whole model ran"
         assert finding["fixes"][0]["verified"]
 
 
