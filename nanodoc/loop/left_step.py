@@ -4,7 +4,10 @@ script looks at its loss itself."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import torch
 
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import Vitals
@@ -49,22 +52,28 @@ class LeftStep:
         return StepReading(vitals, tripped=vitals)
 
 
-def left_step(start: StepState, recipe: Recipe, loss: float, indices: list[int] | None) -> LeftStep:
-    """The training may go on: what it needs of a device's memory is not taken from it."""
+Named = Sequence[tuple[str, torch.nn.Parameter]]
+
+
+def left_step(
+    start: StepState, recipe: Recipe, named: Named, loss: float, indices: list[int] | None
+) -> LeftStep:
+    """The training may go on: what it needs of a device's memory is not taken from it. `named` are
+    the model's parameters: in the middle of a step FSDP2 has put others in their places."""
     buffers = [
         (module, name, buffer, saved if saved is None else saved.clone())
         for module, name, buffer, saved in start.buffers
     ]
     start = replace(start, buffers=buffers)
-    named, free = list(recipe.model.named_parameters()), free_host_memory()
+    free = free_host_memory()
     if start.outside is None:
         start.outside = kept_state(recipe)
     if start.weights is None and (free is None or local_bytes(recipe) <= _SHARE * free):
         start.weights = copy_weights(named, host=True)
         start.optimizers = [copy_optimizer(optimizer, host=True) for optimizer in recipe.optimizers]
-    return LeftStep(start, loss, indices, versions_of(recipe))
+    return LeftStep(start, loss, indices, versions_of(named))
 
 
-def versions_of(recipe: Recipe) -> tuple[int, ...]:
+def versions_of(named: Named) -> tuple[int, ...]:
     """How often each parameter was written to."""
-    return tuple(parameter._version for parameter in recipe.model.parameters())
+    return tuple(parameter._version for _, parameter in named)

@@ -242,9 +242,14 @@ class ScriptEngine(SharedRun):
         if self.left is not None:
             self.left.times += 1
         elif start is not None:
-            self.left = left_step(start, self.recipe, loss, self._indices)
+            self.left = left_step(start, self.recipe, self._named, loss, self._indices)
         if self.left is not None:
             self.left.gone = gone
+
+    def left_at_first(self, start: StepState, loss: float, indices: list[int] | None) -> None:
+        """The script has left its loop, for its loss, in the first step."""
+        self.left = left_step(start, self.recipe, self._named, loss, indices)
+        self.left.gone = True
 
     def ended_by_left(self) -> Stop | None:
         """The last that was seen of the training are steps that were set aside: the run ends with
@@ -255,7 +260,7 @@ class ScriptEngine(SharedRun):
         self.left = None
         self._over()
         as_between_steps(self.recipe.model)
-        moved = left.start.weights is None and left.versions != versions_of(self.recipe)
+        moved = left.start.weights is None and left.versions != versions_of(self._named)
         if moved:  # the script has loaded others since
             sick = SickStep(left.start.step, None, left.reading.vitals, (), left.indices)
             return self._stop_of(sick, self._unseen(sick.step))

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.left_step import left_step
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -104,8 +103,7 @@ class ScriptSession(EndingSession):
         self._recovered.begin(first.start)
         self._recovered.callers = codes_above(sys._getframe())
         engine = self._open_engine(first.trained)
-        engine.left = left_step(first.capsule, engine.recipe, loss, first.indices)
-        engine.left.gone = True
+        engine.left_at_first(first.capsule, loss, first.indices)
         if several_ranks():  # whether the others run theirs again is not known
             self._end(engine.first_was_sick([torch.tensor(loss)]))
         stop = self._ended_by_left()

@@ -24,6 +24,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.NotIn: lambda value, among: value not in among,
 }
 
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 RAN, MAYBE, NEVER = "ran", "maybe", "never"
 _UNKNOWN = object()
 
@@ -47,7 +48,12 @@ def _once_bound(scope: Scope, module: ast.Module, values: Mapping[str, Any]) -> 
     }
     outside: list[str] = []
     for statement in statements_of(module.body):
-        outside += _bound(own_nodes(statement))
+        bound = _bound(own_nodes(statement))
+        outside += bound
+        if isinstance(statement, (*_LOOPS, ast.AugAssign)):  # other values in turn
+            inside |= bound
+            for inner in statements_of(getattr(statement, "body", [])):
+                inside |= _bound(own_nodes(inner))
     return {
         name: value
         for name, value in values.items()
@@ -69,6 +75,8 @@ def _bound(nodes: Iterable[ast.AST]) -> set[str]:
 class _Reading:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self._goes_through: set[str] = set()
+        """What the loops around bind: a test of it goes either way in turn."""
         self.by_id: dict[int, str] = {}
 
     def block(self, body: Sequence[ast.stmt], state: str) -> str:
@@ -79,18 +87,16 @@ class _Reading:
         return state
 
     def _behind(self, statement: ast.stmt, state: str) -> str:
-        if isinstance(statement, (ast.Return, ast.Raise)):
+        if isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
             return NEVER
         if isinstance(statement, (*FUNCTION, ast.ClassDef)):
             return state
         if isinstance(statement, ast.If):
             return self._behind_if(statement, state)
+        if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+            return self._behind_loop(statement, state)
         blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
-        never = isinstance(statement, ast.While) and _truth(statement.test, self._values) is False
-        after = [self.block(body, NEVER if never else state) for body in blocks[:1]]
-        after += [self.block(body, state) for body in blocks[1:] if body]
-        if never:
-            return state
+        after = [self.block(body, state) for body in blocks if body]
         asides = [*getattr(statement, "handlers", []), *getattr(statement, "cases", [])]
         for aside in asides:
             self.block(aside.body, _weaker(state, MAYBE))
@@ -98,9 +104,19 @@ class _Reading:
             return _weaker(state, MAYBE) if _leaves(statement) else state
         return _weaker(state, MAYBE) if any(one != state for one in after) else state
 
+    def _behind_loop(self, loop: ast.For | ast.AsyncFor | ast.While, state: str) -> str:
+        never = isinstance(loop, ast.While) and _truth(loop.test, self._values) is False
+        bound = set() if isinstance(loop, ast.While) else _names(loop.target)
+        around, self._goes_through = self._goes_through, self._goes_through | bound
+        self.block(loop.body, NEVER if never else state)
+        self._goes_through = around
+        self.block(loop.orelse, _weaker(state, MAYBE))
+        return _weaker(state, MAYBE) if not never and _leaves(loop) else state
+
     def _behind_if(self, statement: ast.If, state: str) -> str:
         truth = _truth(statement.test, self._values)
-        taken = (MAYBE, MAYBE) if truth is None else (RAN, NEVER) if truth else (NEVER, RAN)
+        both = RAN if self._goes_through & _names(statement.test) else MAYBE
+        taken = (both, both) if truth is None else (RAN, NEVER) if truth else (NEVER, RAN)
         behind = [
             self.block(body, _weaker(state, how))
             for body, how in zip((statement.body, statement.orelse), taken, strict=True)
@@ -112,6 +128,10 @@ class _Reading:
 
 def _weaker(one: str, other: str) -> str:
     return max(one, other, key=(RAN, MAYBE, NEVER).index)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _leaves(statement: ast.stmt) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
@@ -79,13 +79,14 @@ def _is_a_weight(calls: StepCalls, draw: CallFacts) -> bool:
     """Something is multiplied by it as by a layer's weights: a random projection, which is to be
     the same each time."""
 
-    def only_of_it(argument: ArgumentFacts) -> bool:
-        if argument.made_by is None:
-            return False
-        made = calls.calls[argument.made_by]
-        own = bool(made.arguments) and all(map(only_of_it, made.arguments))
-        return made.index == draw.index or own
-
-    return any(
-        call.name in _PRODUCTS and any(map(only_of_it, call.arguments)) for call in calls.calls
-    )
+    only_of_it = {draw.index}
+    for call in calls.calls[draw.index + 1 :]:
+        own = [argument.made_by in only_of_it for argument in call.arguments]
+        if own and all(own):
+            only_of_it.add(call.index)
+        elif call.name in _PRODUCTS and any(own):
+            others = [a for a, mine in zip(call.arguments, own, strict=True) if not mine]
+            # of a layer's own weights it would be the data
+            if not any((a.leaf or "").startswith("param:") for a in others):
+                return True
+    return False
