@@ -121,3 +121,76 @@ def test_more_bad_batches_than_anybody_leaves_out(script: Path) -> None:
     nanodoc("run", *told, script.name, "--", "continue", "9", "1000", cwd=script.parent)
     finding = json.loads((script.parent / "report.json").read_text())["findings"][0]
     assert (finding["code"], finding["step"]) == ("ND202", 9)
+
+
+OTHERS = """
+import sys
+import torch
+from torch import nn
+
+how = sys.argv[1]
+torch.manual_seed(0)
+net = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+
+
+def run(net, optimizer, sick, parts=1):
+    for step in range(40):
+        if how == "late" and step >= 30:
+            break
+        if how == "seldom" and step % 8:
+            continue
+        optimizer.zero_grad()
+        left = False
+        for part in range(parts):
+            x = torch.randn(16, 8)
+            if 3 * step + part == sick:
+                x = x / x[:, :1].mul(0)
+            loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+            perplexity = torch.exp(1000 + loss)  # inf, with a graph, and of no interest
+            if not torch.isfinite(loss):
+                left = True
+                break
+            (loss / parts).backward()
+        if left:
+            break
+        optimizer.step()
+        print(step, loss.item())
+
+
+if how in ("late", "seldom"):
+    run(net, optimizer, -1)
+elif how == "parts":
+    run(net, optimizer, 31, parts=3)
+elif how == "raise":
+    run(net, optimizer, 30)
+    raise RuntimeError("diverged")
+else:
+    run(net, optimizer, 30)
+    other = nn.Linear(8, 1)
+    run(other, torch.optim.SGD(other.parameters(), 1e-3), -1)
+print("the end")
+"""
+
+
+@pytest.mark.parametrize("how", ["late", "seldom"])
+def test_what_is_not_finite_and_no_loss(tmp_path: Path, how: str) -> None:
+    """Loops that are left, or whose iterations are, for other reasons."""
+    path = tmp_path / "train.py"
+    path.write_text(OTHERS)
+    report = report_of(path, how, "1")
+    assert report["verdict"] == "healthy"
+    assert report["vitals"]["steps"] == (30 if how == "late" else 5)
+
+
+@pytest.mark.parametrize("how", ["parts", "raise", "two"])
+def test_ways_to_end_a_training(tmp_path: Path, how: str) -> None:
+    """In one of several micro-batches; an exception comes behind the loop; another training does."""
+    path = tmp_path / "train.py"
+    path.write_text(OTHERS)
+    told = ("--output-format", "json", "--output", "report.json")
+    nanodoc("run", *told, path.name, "--", how, cwd=tmp_path)
+    finding = json.loads((tmp_path / "report.json").read_text())["findings"][0]
+    assert (finding["code"], finding["step"]) == ("ND202", 10)
+    line = line_of(path, "x = x / x[:, :1].mul(0)")
+    assert finding["culprit"]["location"]["line"] == line

@@ -4,15 +4,21 @@ the whole model, which leaves nothing behind."""
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanodoc.supervise.landlock import can_be_kept_from_writing
 from tests.helpers import line_of, nanodoc
 
+pytestmark = pytest.mark.skipif(
+    not can_be_kept_from_writing(), reason="this kernel can't keep a process from writing"
+)
+
 SCRIPT = """
-import json, os, sys
+import contextlib, json, os, sqlite3, sys, threading
 import torch, torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -41,6 +47,19 @@ class Net(nn.Module):
         h = self.b(h).relu()
         return self.c(h)
 
+
+if "table" in words and rank == 0:
+    table = sqlite3.connect("runs.db")
+    table.execute("create table if not exists runs (ranks)")
+    table.execute("insert into runs values (?)", (size,))
+    table.commit()
+if "thread" in words and rank == 0:
+    def write():
+        with contextlib.suppress(OSError), open("log.txt", "a") as log:
+            log.write("once\\n")
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
 
 net = Net()
 for part in (net.a, net.b, net.c):
@@ -108,6 +127,17 @@ def test_a_bug_without_a_symptom(tmp_path: Path, word: str, code: str, line: str
         seen = {row["label"]: row["value"] for row in finding["evidence"]}
         assert seen["seen"] == "in 16 steps that one process with the whole model ran"
         assert finding["fixes"][0]["verified"]
+
+
+def test_what_python_cannot_mute_is_not_done_twice(tmp_path: Path) -> None:
+    """By a library in C, and by a thread."""
+    report, _ = watched(tmp_path, "table")
+    with sqlite3.connect(tmp_path / "runs.db") as table:
+        assert table.execute("select * from runs").fetchall() == [(2,)]
+    assert not_made(report)
+    report, _ = watched(tmp_path, "thread")
+    assert (tmp_path / "log.txt").read_text() == "once\n"
+    assert not not_made(report)
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ for step in range(10):
     loss = (net(x) - y).square().mean()
     if "breaks" in words and loss.isnan():
         break
+    if "skips" in words and not torch.isfinite(loss):
+        continue
     if "raises" in words and loss.isnan():
         raise ValueError("loss is NaN")
     loss.backward()
@@ -302,6 +304,12 @@ def test_a_script_that_leaves_its_loop_where_its_loss_is_nan(script: Path, kind:
     first = report["findings"][0]
     assert (first["code"], first["step"]) == ("ND202", 6)
     assert first["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
+
+
+def test_a_script_that_leaves_out_a_batch_on_all_ranks(script: Path) -> None:
+    report = run(script, "plain", "op", "skips")
+    assert report["verdict"] == "healthy"
+    assert report["vitals"]["steps"] == 9
 
 
 @pytest.mark.parametrize("way", ["raises", "breaks"])
