@@ -14,7 +14,7 @@ from nanodoc.pipeline.by_itself import EXPERIMENTS, fits
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import unchecked
-from nanodoc.supervise.job import Job, SecondRun
+from nanodoc.supervise.job import Job, SecondRun, without_files
 from nanodoc.supervise.landlock import can_be_kept_from_writing
 from nanodoc.supervise.one_rank import group_of_one
 from nanodoc.supervise.parent import Child, Ended
@@ -77,19 +77,8 @@ def _wanted(job: Job, report: Report) -> bool:
 
 def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], None]) -> Ended:
     with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
-        config = replace(
-            job.config,
-            steps=steps,
-            trace_steps=(),
-            frames=False,
-            fix=False,
-            stats=False,
-            tensorboard=None,
-            live=False,
-            snapshot_dir=folder,
-            output=None,
-            budget=job.config.budget * _SHARE,
-        )
+        config = without_files(job.config, folder, steps)
+        config = replace(config, budget=job.config.budget * _SHARE)
         again = replace(job, config=config, live=False, again=SecondRun(muted=True))
         return Child(
             again,

@@ -32,7 +32,7 @@ from nanodoc.pipeline.post_mortem import (
 )
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
-from nanodoc.supervise.job import Job, SecondRun
+from nanodoc.supervise.job import Job, SecondRun, without_files
 from nanodoc.supervise.parent import Child, Ended
 from nanodoc.supervise.rendezvous import Ranks
 from nanodoc.supervise.wire import CLOSED
@@ -378,18 +378,9 @@ def _again(
     allows."""
     with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
         config = replace(
-            job.config,
-            steps=steps or job.config.steps,
+            without_files(job.config, folder, steps),
             checkpoints=False,
             leak_check=False,
-            frames=False,
-            trace_steps=(),
-            fix=False,
-            stats=False,
-            tensorboard=None,
-            live=False,
-            snapshot_dir=folder,
-            output=None,
             device=device or job.config.device,
         )
         limit = min(max(job.config.budget, 1.0), silence or math.inf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nanodoc.config import Config
@@ -23,6 +23,23 @@ class SecondRun:
     """A file with the batch to run, as the only step."""
     muted: bool = False
     """It prints nothing, and writes and starts nothing: the first run has done so."""
+
+
+def without_files(config: Config, folder: str, steps: int | None) -> Config:
+    """The configuration of a second run, without anything that only serves its own report; files
+    that it needs go to `folder`."""
+    return replace(
+        config,
+        steps=steps or config.steps,
+        frames=False,
+        trace_steps=(),
+        fix=False,
+        stats=False,
+        tensorboard=None,
+        live=False,
+        snapshot_dir=folder,
+        output=None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
