@@ -7,11 +7,12 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from nanodoc.examination.running import states_in
+from nanodoc.examination.running import ran_statements, states_in
 from nanodoc.facts.calls import (
     BINARY,
     CLASSIFICATION,
@@ -133,7 +134,8 @@ def unread_flags(recipe: Recipe, calls: StepCalls) -> tuple[tuple[str, SourceSpa
     places = {(c.site.file, c.site.function): c.site for c in sums if c.site is not None}.values()
     found: dict[str, SourceSpan] = {}
     for place in places:
-        found |= unread_names(place, _ENDS, states_in(place.file, recipe, ran_all=True))
+        ran = partial(ran_statements, file=place.file, recipe=recipe)
+        found |= unread_names(place, _ENDS, ran)
         found |= unread_fields(place, _ENDS)
     return tuple(found.items())
 

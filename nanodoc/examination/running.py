@@ -53,24 +53,18 @@ def scope_of(file: str, node: ast.AST) -> tuple[str, int]:
     return os.path.abspath(file), min(n.lineno for n in (node, *node.decorator_list))
 
 
-def ran_statements(
-    scope: ast.FunctionDef | ast.AsyncFunctionDef | ast.Module, file: str, recipe: Recipe
-) -> dict[int, str]:
+def ran_statements(scope: Scope, file: str, recipe: Recipe) -> dict[int, str]:
     """As `branches.ran`, of a scope that ran, in a file of the training's."""
     module = tree_of(file)
     return ran(scope, module, _globals(file, recipe)) if module is not None else {}
 
 
-def states_in(
-    file: str, recipe: Recipe, *, ran_all: bool = False
-) -> Callable[[Scope], dict[int, str]]:
-    """`ran_statements` of the scopes of a file that the step runs, empty of others; with `ran_all`
-    those that are asked for are known to have run."""
-    running = set() if ran_all else running_scopes(recipe)
+def states_in(file: str, recipe: Recipe) -> Callable[[Scope], dict[int, str]]:
+    """`ran_statements` of the scopes of a file that the step runs, empty of others."""
+    running = running_scopes(recipe)
 
     def states(scope: Scope) -> dict[int, str]:
-        there = ran_all or scope_of(file, scope) in running
-        return ran_statements(scope, file, recipe) if there else {}
+        return ran_statements(scope, file, recipe) if scope_of(file, scope) in running else {}
 
     return states
 

@@ -1,5 +1,5 @@
-"""A script's sick step that no rank can run again by itself: all ranks do so together, once what is
-not finite has come to all of them."""
+"""A sick step that no rank can run again by itself: all ranks do so together, once what is not
+finite has come to all of them."""
 
 from __future__ import annotations
 

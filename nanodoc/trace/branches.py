@@ -93,7 +93,7 @@ class _Reading:
             return state
         if isinstance(statement, ast.If):
             return self._behind_if(statement, state)
-        if isinstance(statement, (ast.For, ast.AsyncFor, ast.While)):
+        if isinstance(statement, _LOOPS):
             return self._behind_loop(statement, state)
         blocks = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
         after = [self.block(body, state) for body in blocks if body]
@@ -173,8 +173,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     elif isinstance(node, ast.Name):
         found = values.get(node.id, _UNKNOWN)
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        owner = values.get(node.value.id)
-        found = getattr(owner, "__dict__", {}).get(node.attr, _UNKNOWN)
+        found = _attributes(values.get(node.value.id)).get(node.attr, _UNKNOWN)
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         owner = values.get(node.value.id) if isinstance(node.value, ast.Name) else None
         found = owner.get(node.slice.value, _UNKNOWN) if type(owner) is dict else _UNKNOWN
@@ -183,3 +182,12 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
     if type(found) in (tuple, list):
         return tuple(found) if all(type(part) in _PLAIN for part in found) else _UNKNOWN
     return found if type(found) in _PLAIN else _UNKNOWN
+
+
+def _attributes(owner: object) -> Mapping[str, Any]:
+    """An object's or a class's own, without asking it for them."""
+    try:
+        found: Mapping[str, Any] = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return {}
+    return found
