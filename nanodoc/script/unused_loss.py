@@ -4,6 +4,7 @@ math.isfinite(loss): sys.exit(1)`."""
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from types import FrameType
 
 import torch
@@ -14,8 +15,6 @@ from nanodoc.trace.frame_variables import variables_of_frame
 
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _ENDING = ("exit", "_exit", "quit", "abort")
-
-_looked_at: dict[tuple[str, int], frozenset[str]] = {}
 
 
 def graph_position() -> int:
@@ -28,7 +27,7 @@ def sick_loss_in(frame: FrameType, loop: Loop, since: int) -> torch.Tensor | Non
     """The scalar with a graph that was computed last of those that are not finite, that an
     iteration of the loop has made since autograd stood at `since`, and on which it depends whether
     the iteration is left: its name stands in such an `if`, or what stands there is made of it."""
-    names = _names_looked_at(loop)
+    names = _names_looked_at(loop.body)
     if not names:
         return None
     module = frame.f_code.co_name == "<module>"
@@ -48,19 +47,16 @@ def _is_sick(value: object, since: int) -> bool:
         return not bool(torch.isfinite(local_of(value)).all())
 
 
-def _names_looked_at(loop: Loop) -> frozenset[str]:
-    key = loop.file, loop.number
-    if key not in _looked_at:
-        nodes = [node for statement in loop.body for node in ast.walk(statement)]
-        tested = [node.test for node in nodes if isinstance(node, ast.If) and _leaves(node)]
-        names = {name for test in tested for name in _names(test)}
-        while True:
-            more = {name for node in nodes for name in _made_of(node, names)} - names
-            if not more:
-                break
-            names |= more
-        _looked_at[key] = frozenset(names)
-    return _looked_at[key]
+@lru_cache(maxsize=64)
+def _names_looked_at(body: tuple[ast.stmt, ...]) -> frozenset[str]:
+    """The names in the tests of the `if`s of a loop's body that leave it, and those that these are
+    made of there."""
+    nodes = [node for statement in body for node in ast.walk(statement)]
+    tested = [node.test for node in nodes if isinstance(node, ast.If) and _leaves(node)]
+    names = {name for test in tested for name in _names(test)}
+    while more := {name for node in nodes for name in _made_of(node, names)} - names:
+        names |= more
+    return frozenset(names)
 
 
 def _leaves(branch: ast.If) -> bool:
