@@ -118,6 +118,8 @@ class Watched:
     ) -> bool:
         assert self._around is not None
         self._over = True
+        if kind is None or issubclass(kind, SystemExit):
+            self._run.session.broken_off(sys._getframe(1))
         return bool(self._around.__exit__(kind, error, trace))
 
     def steps(self, data: Iterable[Any]) -> Steps:

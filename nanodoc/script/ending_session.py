@@ -85,6 +85,13 @@ class EndingSession(SearchSession):
                 self._search.chosen(first)
                 self._sick_first(first, loss)
 
+    def broken_off(self, frame: FrameType) -> None:
+        """What is around the loop is left, in `frame`, where no mark stands behind the loop: the
+        step that is open did not come to its end."""
+        if self.state is State.WATCHING and not self._deaf():
+            with self._ours():
+                self._over_with_step(frame, gone=True)
+
     def _ended_by_left(self) -> Stop | None:
         """What ended the training, where its last steps were left for their losses."""
         engine = self.engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import subprocess
 import sys
@@ -155,3 +156,29 @@ def test_the_pytest_fixture(tmp_path: Path) -> None:
     assert "critical[ND202]: division by zero" in done.stdout
     assert "--> test_training.py:9:16 in recipe.loss_fn" in done.stdout
     assert not list(tmp_path.glob("nanodoc-*"))
+
+
+@pytest.mark.parametrize("way", ["break", "exit"])
+def test_a_block_that_is_left_for_its_loss(way: str, tmp_path: Path) -> None:
+    """The loop looks at its loss itself, and no mark stands behind it."""
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    watch = nanodoc.watch(model, optimizer, snapshot_dir=str(tmp_path))
+    with contextlib.suppress(SystemExit), watch:
+        for i, (x, y) in enumerate(watch.steps(DATA)):
+            out = model(x)
+            if i == 3:
+                out = out / out.sub(out)
+            loss = nn.functional.cross_entropy(out, y)
+            if not torch.isfinite(loss):
+                if way == "exit":
+                    sys.exit(1)
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    report = watch.report()
+    found = report.findings[0]
+    assert (found.code, found.step) == ("ND202", 3)
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(__file__, "out = out / out.sub(out)")
