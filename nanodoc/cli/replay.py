@@ -108,28 +108,30 @@ def replay(
             raise UsageError(f"--no-amp and --amp {flags['amp']} contradict each other")
         flags["amp"] = "off"
     settings = settings_of({**flags, "output": output})
+    minimal = output or snapshot.with_name(f"{snapshot.stem}-min.pt") if minimise else None
+    if minimal is not None:
+        settings = replace(settings, output=None)
+    changes = {
+        "dtype": dtype,
+        "settings": tuple(set_ or ()),
+        "samples": _rows(samples),
+        "ops": ops,
+        "experiment": experiment,
+        "minimal": str(minimal) if minimal is not None else None,
+        "debug": debug,
+    }
     together = _together(snapshot, nproc)
+    if together and any(changes.values()):
+        raise UsageError(
+            "all ranks together run the step as it was: leave --nproc out, which gives the part of "
+            "one rank with every option"
+        )
     if together and nproc is not None and "RANK" not in os.environ:
         from nanodoc.net.local import run_ranks
 
         raise typer.Exit(run_ranks(nproc, sys.argv[1:]))
-    minimal = None
-    if minimise:
-        minimal = output or snapshot.with_name(f"{snapshot.stem}-min.pt")
-        settings = replace(settings, output=None)
-    rows = _rows(samples)
     with payload_on_stdout() as stdout:
-        options = {
-            "entrypoint": entrypoint,
-            "dtype": dtype,
-            "settings": tuple(set_ or ()),
-            "samples": rows,
-            "ops": ops,
-            "experiment": experiment,
-            "minimal": str(minimal) if minimal is not None else None,
-            "debug": debug,
-            "together": together,
-        }
+        options = {**changes, "entrypoint": entrypoint, "together": together}
         # a debugger needs the terminal
         settings = replace(
             settings, in_process=settings.in_process or debug, quiet=settings.quiet or debug

@@ -21,8 +21,10 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 START: Phase = "start"
 EXAMINATION: Phase = "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
-# step or -1, index of the phase, steps finished, steps planned, other signs of life
-_HEAD = struct.Struct("<qqqqq")
+# step or -1, index of the phase, steps finished, steps planned, other signs of life, the number
+# behind the step of which is asked whether another rank has left it, and whether one has
+_HEAD = struct.Struct("<qqqqqqq")
+_ASKED, _LEFT = 40, 48
 _DEVICE = struct.Struct("<64s")
 _PAIR = struct.Struct("<dd")
 _PAIRS = _HEAD.size + _DEVICE.size
@@ -45,6 +47,8 @@ class Trail:
     planned: int = 0
     signs: int = 0
     """Signs of life besides steps and phases."""
+    asked: int | None = None
+    """The step that this rank stands in until it knows whether another rank has gone on."""
     device: str = ""
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
@@ -89,6 +93,19 @@ class TrailWriter:
     def sign(self) -> None:
         """Something goes on that is no step and no phase."""
         struct.pack_into("<q", self._page, 32, struct.unpack_from("<q", self._page, 32)[0] + 1)
+
+    def ask(self, step: int | None) -> None:
+        """Whether another rank has left this step behind: the parent, which sees where the others
+        are, may come to know. None: it is over."""
+        struct.pack_into("<qq", self._page, _ASKED, 0 if step is None else step + 1, 0)
+
+    def answer(self) -> None:
+        """One has."""
+        struct.pack_into("<q", self._page, _LEFT, 1)
+
+    @property
+    def answered(self) -> bool:
+        return bool(struct.unpack_from("<q", self._page, _LEFT)[0])
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
         """A step is over."""
@@ -150,7 +167,7 @@ class TrailWriter:
 
     def trail(self) -> Trail:
         """What has been written so far."""
-        step, phase, finished, planned, signs = _HEAD.unpack_from(self._page, 0)
+        step, phase, finished, planned, signs, asked, _ = _HEAD.unpack_from(self._page, 0)
         kept = [
             _PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size)
             for i in range(max(0, finished - _STEPS), finished)
@@ -162,6 +179,7 @@ class TrailWriter:
             finished=finished,
             planned=planned,
             signs=signs,
+            asked=asked - 1 if asked > 0 else None,
             device=_DEVICE.unpack_from(self._page, _HEAD.size)[0]
             .rstrip(b"\0")
             .decode(errors="replace"),
@@ -188,6 +206,13 @@ class NoTrail(TrailWriter):
 
     def sign(self) -> None:
         return None
+
+    def ask(self, step: int | None) -> None:
+        return None
+
+    @property
+    def answered(self) -> bool:
+        return False
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
         return None

@@ -46,7 +46,7 @@ def with_experiments(
         progress,
         None,
         group_of_one(),
-        watch=lambda trail: still_there(),
+        watch=lambda trail, crumbs: still_there(),
         longest=job.config.budget,
     ).run()
     if ended.report is None:

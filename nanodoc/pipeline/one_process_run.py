@@ -85,7 +85,7 @@ def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], Non
             Progress(say=progress.say),
             None,
             {**group_of_one(), **dict.fromkeys(_CACHES, folder)},
-            watch=lambda trail: still_there(),
+            watch=lambda trail, crumbs: still_there(),
             longest=job.config.budget,
         ).run()
 

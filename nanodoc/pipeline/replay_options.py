@@ -33,11 +33,6 @@ class ReplayOptions:
     together: bool = False
     """By all ranks of a sharded step, of which this process is one."""
 
-    @property
-    def changes(self) -> bool:
-        """Something else is asked for than the step as it was."""
-        return self != ReplayOptions(together=self.together)
-
 
 def check(options: ReplayOptions) -> None:
     """Raises `UsageError` for what can't be done before anything runs."""
@@ -45,10 +40,5 @@ def check(options: ReplayOptions) -> None:
         raise UsageError(f"no experiment {options.experiment!r}; there are " + ", ".join(KEYS))
     if options.dtype is not None and options.dtype not in DTYPES:
         raise UsageError(f"--dtype {options.dtype!r} is none of " + ", ".join(DTYPES))
-    if options.together and options.changes:
-        raise UsageError(
-            "all ranks together run the step as it was: leave --nproc out, which gives the part of "
-            "one rank with every option"
-        )
     if options.minimal is not None and options.minimal.exists():
         raise UsageError(f"{options.minimal} exists already; name another file with --output")

@@ -36,7 +36,8 @@ Found = TypeVar("Found")
 
 _PATIENCE = 10.0
 """Seconds that the first rank waits for the others to be sick in the same step: what is not finite
-on one usually comes to all with the next collective, and each gets there at about the same time."""
+on one usually comes to all with the next collective, and each gets there at about the same time.
+Less where the parents see that another has gone on."""
 _PAUSE = 0.02
 _SHARE = 0.5  # of the host's free memory, for copies of weights
 _VERDICT, _GO, _NO, _RUN = "verdict", "go", "no", "run"
@@ -49,6 +50,7 @@ def all_agree(step: int, on: str = _RUN) -> bool:
     if store is None:
         return False
     rank, size = dist.get_rank(), dist.get_world_size()
+    here().ask(step if on == _RUN else None)
     try:
         store.set(str(rank), "")
         if rank == 0:
@@ -60,6 +62,8 @@ def all_agree(step: int, on: str = _RUN) -> bool:
         return _decided(store, _NO) == _GO  # another may have said otherwise a moment ago
     except RuntimeError:  # the process that keeps the store is gone
         return False
+    finally:
+        here().ask(None)
 
 
 def all_told(step: int, on: str, word: str) -> list[str]:
@@ -76,11 +80,12 @@ def all_told(step: int, on: str, word: str) -> list[str]:
 
 
 def _has(store: Any, keys: list[str], seconds: float) -> bool:
-    """Whether it has all of them in time. `wait` would print a warning of torch's where not."""
+    """Whether it has all of them in time, and before a rank is seen to have gone on. `wait` would
+    print a warning of torch's where not."""
     until = time.monotonic() + seconds
     while not store.check(keys):
         here().sign()  # to wait for another rank is no hang
-        if time.monotonic() > until:
+        if time.monotonic() > until or here().answered:
             return False
         time.sleep(_PAUSE)
     return True

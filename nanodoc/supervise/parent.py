@@ -75,11 +75,12 @@ class Child:
         progress: Progress,
         timeout: float | None,
         environment: Mapping[str, str] | None = None,
-        watch: Callable[[Trail], str | None] | None = None,
+        watch: Callable[[Trail, TrailWriter], str | None] | None = None,
         longest: float | None = None,
     ) -> None:
-        """`watch` is told of the child's trail every now and then; what it gives is the reason to
-        end the child where that waits. After `longest` seconds it is ended whatever it does."""
+        """`watch` is told of the child's trail every now and then, and may answer on its page; what
+        it gives is the reason to end the child where that waits. After `longest` seconds it is
+        ended whatever it does."""
         self._job = job
         self._progress = progress
         self._timeout = timeout
@@ -287,7 +288,7 @@ class Child:
         if self._timeout is None and self._watch is None:
             return
         trail = crumbs.trail()
-        reason = self._watch(trail) if self._watch is not None else None
+        reason = self._watch(trail, crumbs) if self._watch is not None else None
         if reason is not None:
             self._ask_where(crumbs)
             # else it is only slow

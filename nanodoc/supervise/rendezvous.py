@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nanodoc.facts.ranks import CLEAN, DIED, FAILED, LOST, SICK, WELL, RankOutcome
-from nanodoc.heartbeat.trail import EXAMINATION, START, Trail
+from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter
 from nanodoc.report.report import Report
 from nanodoc.supervise.gathering import GROUP, Gathered, Pair, bounded
 from nanodoc.supervise.wire import WireError, opened, packed
@@ -114,9 +114,9 @@ class Ranks:
 
     # -- while the rank runs -----------------------------------------------------------------------
 
-    def beat(self, trail: Trail) -> str | None:
-        """To be called often: says where this rank is. Gives the reason where it only waits for a
-        rank that has failed."""
+    def beat(self, trail: Trail, crumbs: TrailWriter) -> str | None:
+        """To be called often: says where this rank is, and tells it on its page of another one that
+        has left a step. Gives the reason where it only waits for a rank that has failed."""
         now = time.monotonic()
         place = (trail.step, trail.phase, trail.finished, trail.signs)
         if place != self._place:
@@ -134,10 +134,12 @@ class Ranks:
                 "at": time.time(),
             },
         )
-        if now - self._looked > _LOOKS:
+        if now - self._looked > _LOOKS or trail.asked is not None:
             self._looked = now
             for rank, seen in self._group.items():
                 self._look(rank, seen)
+        if trail.asked is not None and self._left(trail.asked):
+            crumbs.answer()
         if trail.phase in (START, EXAMINATION):
             return None
         still = now - self._moved
@@ -157,6 +159,14 @@ class Ranks:
                 "steps"
             )
         return None
+
+    def _left(self, step: int) -> bool:
+        """Another rank of the group is in a later step, or has ended."""
+        for seen in self._group.values():
+            there = seen.state.get("step")
+            if seen.state.get("ended") or (isinstance(there, int) and there > step):
+                return True
+        return False
 
     def _over(self) -> list[_Over]:
         """The ranks that have ended, the lowest first."""

@@ -193,7 +193,7 @@ def test_a_limit_of_memory(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_is_killed(tmp_path: Path) -> None:
-    report, done = run(tmp_path, "workers", how=fresh_nanodoc)
+    report, done = run(tmp_path, "workers")
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["phase"], finding["culprit"]["kind"]) == (

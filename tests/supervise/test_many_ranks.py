@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from benchmarks.merging import SICK_RANK, merged, told
 from nanodoc.facts.ranks import CLEAN, LOST, SICK, WELL, RankOutcome, spans_of, with_roots
-from nanodoc.heartbeat.trail import Trail
+from nanodoc.heartbeat.trail import NoTrail, Trail, TrailWriter, shared_page
 from nanodoc.report.report import Report
 from nanodoc.supervise import gathering, rendezvous
 from nanodoc.supervise.gathering import GROUP, Gathered, bounded
@@ -105,11 +105,30 @@ def test_while_all_train_few_files_are_read(
 
     monkeypatch.setattr(Path, "read_text", counted)
     for step in range(50):
-        assert ranks.beat(Trail(step=step, phase="forward")) is None
+        assert ranks.beat(Trail(step=step, phase="forward"), NoTrail()) is None
     assert len(read) < GROUP
     Ranks(3, 1024, tmp_path, "run").tell(*_failed(3))
     monkeypatch.setattr(rendezvous, "_GRACE", -1.0)
-    assert ranks.beat(Trail(step=49, phase="forward")) == "waited for rank 3"
+    assert ranks.beat(Trail(step=49, phase="forward"), NoTrail()) == "waited for rank 3"
+
+
+@pytest.mark.parametrize(("other", "left"), [(6, False), (7, True)])
+def test_a_rank_that_asks_is_told_of_another_that_has_gone_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: int, left: bool
+) -> None:
+    monkeypatch.setattr(rendezvous, "_BEAT", 0.0)
+    first, second = (Ranks(number, 2, tmp_path, "run") for number in range(2))
+    crumbs = TrailWriter(shared_page())
+    crumbs.at(6, "backward")
+    second.beat(Trail(step=other, phase="forward"), NoTrail())
+    first.beat(crumbs.trail(), crumbs)
+    assert not crumbs.answered, "it does not ask"
+    crumbs.ask(6)
+    first.beat(crumbs.trail(), crumbs)
+    assert crumbs.answered == left
+    crumbs.ask(None)
+    assert not crumbs.answered
+    assert crumbs.trail().asked is None
 
 
 def _failed(rank: int) -> tuple[RankOutcome, Report]:

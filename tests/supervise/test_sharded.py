@@ -292,9 +292,7 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path, kind: str) -> 
         "step 6 run again by all ranks together, after other ranks had made it"
     )
     folder = report["artifacts"]["snapshot"]
-    again = (
-        nanodoc("replay", folder, "--nproc", "2", cwd=script.parent) if kind == "plain" else None
-    )
+    again = nanodoc("replay", folder, cwd=script.parent, ranks=2) if kind == "plain" else None
     assert again is None or ("ND301" in again.stdout and "ND801" in again.stdout)
 
 
