@@ -23,7 +23,8 @@ class Arguments:
     scripts: bool
     """Each model as a script of its own, too."""
     start_up: bool
-    """Whole processes and the merging of ranks, too, which are the host's affair."""
+    """Whole processes, the merging of ranks and a sharded model, too, which are the host's
+    affair."""
     long_steps: int
     """Of the long run; 0 for none."""
 

@@ -33,6 +33,7 @@ from benchmarks.memory import peak_memory
 from benchmarks.merging import merging
 from benchmarks.recipes import LARGE
 from benchmarks.scripts import script
+from benchmarks.sharded import sharded
 from benchmarks.start_up import start_up
 from benchmarks.timing import timed
 from benchmarks.waits import waits
@@ -54,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         printing.print_start_up(results["start_up"])
         results["merging"] = merging()
         printing.print_merging(results["merging"])
+        results["sharded"] = sharded()
+        printing.print_sharded(results["sharded"])
     given.output.write_text(json.dumps(results, indent=2), encoding="utf-8")
     print(f"written to {given.output}")
     worst = _worst(devices)

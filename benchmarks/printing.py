@@ -59,6 +59,15 @@ def print_merging(sizes: dict[str, dict[str, float]]) -> None:
         print(f"    {ranks:>5} ranks  {row['seconds']:5.2f} s  {row['mib']:6.1f} MiB")
 
 
+def print_sharded(row: dict[str, Any]) -> None:
+    low, high = row["quartiles"]
+    print(
+        f"  FSDP2 on two ranks  bare {row['bare_ms']:.0f} ms  watched {row['ratio']:.3f} "
+        f"(quartiles of the turns {low:.3f} and {high:.3f})",
+        flush=True,
+    )
+
+
 def print_graph(graph: dict[str, dict[str, float]]) -> None:
     print("  gradient flow of one step, followed and judged:")
     for layers, row in graph.items():

@@ -20,6 +20,7 @@ from benchmarks.memory import peak_memory
 from benchmarks.models import ManyModules, mlp
 from benchmarks.recipes import MODELS
 from benchmarks.scripts import script
+from benchmarks.sharded import sharded
 from benchmarks.start_up import WAYS, start_up
 from benchmarks.timing import timed
 
@@ -124,3 +125,11 @@ def test_a_check_that_did_not_finish_is_told_as_that(tmp_path: Path) -> None:
     )
     assert counts(tmp_path / "tests.xml") == "2 passed, 1 failed, 2 skipped"
     assert counts(tmp_path / "none.xml") == "not finished"
+
+
+@pytest.mark.slow
+def test_two_groups_of_ranks_take_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    row = sharded(turns=2, steps=1, untimed=1)
+    printing.print_sharded(row)
+    assert row["bare_ms"] > 0
+    assert "FSDP2 on two ranks" in capsys.readouterr().out

@@ -1,0 +1,121 @@
+"""A step of a GPT whose parameters lie on two ranks (FSDP2 on gloo), bare and watched: two groups
+of processes that take turns of a few steps, so that a slow phase of the machine hits both."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.devices import ROOT
+from benchmarks.timing import median_ratio
+
+TRAINING = """
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.fsdp import fully_shard
+
+from models import made
+
+
+def main(untimed, turns, steps, mine, others, out):
+    mine, others = (os.open(turn, os.O_RDWR) for turn in (mine, others))
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model, x, y = made("gpt", torch.device("cpu"))
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    timing = dist.get_rank() == 0  # the other rank waits for this one with each collective
+    seconds = []
+    for step in range(untimed + turns * steps):
+        turn = timing and step >= untimed and (step - untimed) % steps == 0
+        if turn:
+            os.read(mine, 1)
+            began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        if timing and step >= untimed and (step - untimed) % steps == steps - 1:
+            seconds.append((time.perf_counter() - began) / steps)
+            os.write(others, b"1")
+    if timing:
+        with open(out, "w") as file:
+            json.dump(seconds, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:4]), *sys.argv[4:])
+"""
+WAYS = {
+    "python": ["train.py"],
+    "nanodoc run": ["-m", "nanodoc", "run", "--budget", "1", "--quiet", "train.py"],
+}
+UNTIMED = 60
+"""As in `benchmarks.scripts`."""
+
+
+def sharded(turns: int = 24, steps: int = 4, untimed: int = UNTIMED) -> dict[str, Any]:
+    """Milliseconds of a bare step on rank 0, and what nanodoc makes of it: the median of the turns'
+    ratios, and their quartiles, which are the noise of the machine."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copy(ROOT / "benchmarks" / "models.py", folder)
+        (folder / "train.py").write_text(TRAINING, encoding="utf-8")
+        fifos = [folder / "bare.turn", folder / "watched.turn"]
+        for fifo in fifos:
+            os.mkfifo(fifo)
+        # a pipe that nobody has open forgets what was written
+        held = [os.open(fifo, os.O_RDWR) for fifo in fifos]
+        counts = [str(untimed), str(turns), str(steps)]
+        running = []
+        for index, command in enumerate(WAYS.values()):
+            turn = [fifos[index].name, fifos[1 - index].name, f"{index}.json"]
+            running.append(_started([*command, *counts, *turn], folder, environment))
+        os.write(held[0], b"1")
+        for process in running:
+            _, told = process.communicate(timeout=1200)
+            if process.returncode not in (0, 1):
+                raise RuntimeError(f"a group of ranks failed:\n{told[-2000:]}")
+        for descriptor in held:
+            os.close(descriptor)
+        bare, watched = (json.loads((folder / f"{i}.json").read_text()) for i in range(2))
+    ratios = [b / a for a, b in zip(bare, watched, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return {
+        "bare_ms": statistics.median(bare) * 1e3,
+        "ratio": median_ratio(watched, bare),
+        "quartiles": [low, high],
+    }
+
+
+def _started(
+    command: list[str], folder: Path, environment: dict[str, str]
+) -> subprocess.Popen[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [sys.executable, *launcher, *command],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
