@@ -137,8 +137,9 @@ def trusted_file(path: Path, named: str, form: str) -> None:
     and is no part of an environment that lies there, too."""
     try:
         there, inside = path.exists(), is_own_code(path)
-    except OSError as error:
-        raise UsageError(f"the snapshot's recipe is no path: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a text that no file can have for its name
+        why = getattr(error, "strerror", None) or "no file can have this name"
+        raise UsageError(f"the snapshot's recipe is no path: {why}") from error
     if not inside:
         raise UsageError(
             f"the snapshot wants to run {named}, which is outside this folder; allow it with "

@@ -1,7 +1,7 @@
 """Found by scripts/fuzz over thousands of files: a script's step without its target, a tensor as the spare normal deviate
 of Python's generator (which `random.setstate` takes), and lists that hold each other 65 536 times passed the checks. The
 first two ended in an internal error, the last one took seven seconds. Later, a batch without values (of the meta
-device): an internal error, too."""
+device): an internal error, too; and a script whose name no file can have."""
 
 from __future__ import annotations
 
@@ -72,3 +72,13 @@ def test_it_is_refused_in_one_line(
     with pytest.raises(UsageError) as refused:
         read_snapshot(path)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "\ud800/train.py", "train\0.py"])
+def test_a_script_whose_name_no_file_can_have(snapshot: Path, tmp_path: Path, name: str) -> None:
+    content = torch.load(snapshot, weights_only=True)
+    content["script"]["target"] = name
+    torch.save(content, tmp_path / "broken.pt")
+    done = nanodoc("replay", "broken.pt", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
