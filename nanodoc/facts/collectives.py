@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _ALIKE = (
@@ -36,6 +36,8 @@ class LastCollective:
     """The rank was not through with it."""
     entered: int = 0
     """The number of the last one that it entered."""
+    through: tuple[LastCollective, ...] = ()
+    """Some of the group's that came before it, which the rank is through with, in their order."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,15 +85,19 @@ def collectives_of(told: Any) -> tuple[LastCollective, ...]:
     """From plain data; empty where it is not what it should be."""
     try:
         return tuple(
-            LastCollective(
-                **{
-                    **row,
-                    "sizes": tuple(tuple(map(int, size)) for size in row["sizes"]),
-                    "types": tuple(map(str, row["types"])),
-                }
-            )
+            replace(_read(row), through=tuple(map(_read, row.get("through", ()))))
             for row in told
             if isinstance(row, Mapping)
         )
     except (TypeError, KeyError, ValueError):
         return ()
+
+
+def _read(row: Mapping[str, Any]) -> LastCollective:
+    """Without those that came before it."""
+    shapes = {
+        "sizes": tuple(tuple(map(int, size)) for size in row["sizes"]),
+        "types": tuple(map(str, row["types"])),
+        "through": (),
+    }
+    return LastCollective(**{**row, **shapes})

@@ -223,6 +223,8 @@ class RankOutcome:
     """Its error is that another rank left it, or did not answer."""
     waits: bool = False
     """It was inside a collective when it was ended, or left."""
+    aborted: bool = False
+    """Its process was ended there by an abort() (SIGABRT)."""
     ran_alone: bool = True
     """It ran its step again without the others."""
     sharded: bool = False

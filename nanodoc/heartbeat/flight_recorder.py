@@ -10,6 +10,9 @@ from typing import Any
 from nanodoc.facts.collectives import LastCollective
 
 _MOST_GROUPS = 8
+_MOST_THROUGH = 6
+"""Of a group's collectives that are over: a rank may get through one that another has called
+otherwise, and stand still in one of the next."""
 _MOST_TENSORS = 4
 """Whose shapes are told."""
 
@@ -33,27 +36,26 @@ def last_collectives() -> tuple[LastCollective, ...]:
             entries += json.loads(dump()).get("entries", [])
         except Exception:  # it is torch's own format, which may change
             continue
-    found: dict[tuple[str, str], tuple[int, LastCollective]] = {}
+    found: dict[tuple[str, str], list[LastCollective]] = {}
+    at: dict[tuple[str, str], int] = {}
     for entry in entries:
         try:
             read = None if entry["is_p2p"] else _read(entry)
-            at = int(entry["time_created_ns"])
+            when = int(entry["time_created_ns"])
         except (KeyError, TypeError, ValueError, IndexError):
             continue
-        if read is None:
-            continue
-        known = found.get(read.key)
-        if known is None:
-            found[read.key] = at, read
-            continue
-        when, one = known
-        entered = max(one.entered, read.number)
-        if read.waits != one.waits:
-            better = read if read.waits else one
-        else:  # the first of those that are waited for, the last of the others
-            better = min(one, read, key=lambda c: c.number if c.waits else -c.number)
-        found[read.key] = max(when, at), replace(better, entered=entered)
-    return tuple(one for _, one in sorted(found.values(), key=lambda pair: pair[0]))[-_MOST_GROUPS:]
+        if read is not None:
+            found.setdefault(read.key, []).append(read)
+            at[read.key] = max(at.get(read.key, when), when)
+    return tuple(_last(found[key]) for key in sorted(found, key=at.__getitem__)[-_MOST_GROUPS:])
+
+
+def _last(entered: list[LastCollective]) -> LastCollective:
+    """Of one group's: the first that is waited for, or else the last of all."""
+    by_number = sorted(entered, key=lambda one: one.number)
+    last = next((one for one in by_number if one.waits), by_number[-1])
+    before = [one for one in by_number if one.number < last.number]
+    return replace(last, entered=by_number[-1].number, through=tuple(before[-_MOST_THROUGH:]))
 
 
 def _read(entry: dict[str, Any]) -> LastCollective:

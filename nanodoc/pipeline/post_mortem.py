@@ -129,6 +129,7 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             common,
             ended=DIED,
             waits=death.waits,
+            aborted=death.waits and death.signal == "SIGABRT",
             location=death.frames[-1] if death.frames else common.location,
         )
     if facts is None:

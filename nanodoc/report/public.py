@@ -158,7 +158,10 @@ def _rank(outcome: RankOutcome) -> dict[str, Any]:
         "location": where,
         "loss": outcome.loss,
         "stack": [f"{line.place} in {line.function}" for line in outcome.stack],
-        "collectives": [asdict(one) for one in outcome.collectives],
+        "collectives": [
+            {name: value for name, value in asdict(one).items() if name != "through"}
+            for one in outcome.collectives
+        ],
     }
 
 

@@ -17,7 +17,12 @@ from nanodoc.pipeline.diagnose import diagnose
 
 
 def entered(
-    number: int, op: str = "all_reduce", *, waits: bool = True, size: int = 3
+    number: int,
+    op: str = "all_reduce",
+    *,
+    waits: bool = True,
+    size: int = 3,
+    through: tuple[LastCollective, ...] = (),
 ) -> LastCollective:
     return LastCollective(
         group="0",
@@ -28,6 +33,7 @@ def entered(
         types=("Float",),
         waits=waits,
         entered=number,
+        through=through,
     )
 
 
@@ -62,6 +68,28 @@ def test_other_shapes_of_one_op() -> None:
     assert "all_reduce of float [5] on rank 2" in told(entered(9), entered(9), entered(9, size=5))
 
 
+def test_ranks_that_got_through_what_one_called_otherwise() -> None:
+    past = (entered(8, waits=False), entered(9, waits=False, size=5))
+    each = [entered(10, through=past), entered(9), entered(10, through=past)]
+    text = told(*each)
+    assert text.startswith("rank 1 and ranks 0, 2 called different collectives. In collective 9")
+    assert "all_reduce of float [3] on rank 1, and all_reduce of float [5] on ranks 0, 2" in text
+    assert text.endswith("Ranks 0, 2 got through it, and stand still further on.")
+
+
+def test_a_rank_that_is_late_has_called_the_same() -> None:
+    past = (entered(8, waits=False), entered(9, waits=False))
+    text = told(entered(10, through=past), entered(9), entered(10, through=past))
+    assert text.startswith("rank 1 stands still in the backward of step 4, ranks 0, 2 wait")
+
+
+def test_three_kinds_of_which_the_most_are_waited_for() -> None:
+    past = [(entered(9, waits=False, size=size),) for size in (4, 5)]
+    each = [entered(10, through=one) for one in past]
+    text = told(*each, entered(9), entered(9))
+    assert "different collectives. In collective 9" in text
+
+
 def test_shapes_that_may_differ() -> None:
     text = told(entered(9, "gather"), entered(9, "gather", size=5), entered(9, "gather"))
     assert text.startswith("all ranks stand still at the same place")
@@ -78,6 +106,10 @@ def test_what_a_stranger_writes_into_a_report_is_no_collective() -> None:
     row = {"group": "0", "about": "", "number": 1, "op": "x", "sizes": [["a"]], "types": []}
     assert collectives_of([row]) == ()
     assert collectives_of([{"op": "x"}]) == ()
+    deep: dict[str, object] = {"group": "0", "about": "", "number": 1, "op": "x"}
+    deep |= {"sizes": [], "types": []}
+    deep["through"] = [deep]
+    assert [one.through[0].through for one in collectives_of([deep])] == [()]
     assert collectives_of(3) == ()
 
 

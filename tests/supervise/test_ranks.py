@@ -61,6 +61,10 @@ def make(how, wrap=True):
         if how == "unlike" and RANK == 0 and calls[0] == 3:
             dist.barrier()  # on one rank alone
         shared = loss.detach().clone()
+        if how == "passed":
+            shared = shared.repeat(3 if RANK == 1 and calls[0] == 3 else 2)
+        if how == "aborted":
+            shared = shared.repeat(1 if RANK == 1 and calls[0] == 3 else 1000)
         dist.all_reduce(shared)
         return loss
 
@@ -102,6 +106,8 @@ def apart():
 
 def elsewhere(): return make("elsewhere")
 def unlike(): return make("unlike")
+def passed(): return make("passed")
+def aborted(): return make("aborted")
 
 def alike():
     recipe = make("well")
@@ -325,6 +331,27 @@ def test_ranks_that_called_different_ops(tmp_path: Path) -> None:
     assert f"barrier on rank 0 (train.py:{lines[0]})" in finding["explanation"]
     assert f"all_reduce of float [] on rank 1 (train.py:{lines[1]})" in finding["explanation"]
     assert finding["culprit"]["location"]["line"] == lines[0]
+
+
+def test_a_rank_whose_shapes_are_its_own_and_that_the_others_got_past(tmp_path: Path) -> None:
+    report = run(tmp_path, "passed", "--timeout", "4s")
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["rank"]) == ("ND804", 1)
+    assert finding["title"] == "rank 1 and rank 0 called different collectives"
+    line = line_of(tmp_path / "train.py", "dist.all_reduce(shared)")
+    assert f"all_reduce of float [3] on rank 1 (train.py:{line}), and " in finding["explanation"]
+    assert "all_reduce of float [2] on rank 0" in finding["explanation"]
+    assert finding["culprit"]["location"]["line"] == line
+
+
+def test_a_rank_that_gloo_aborts(tmp_path: Path) -> None:
+    report = run(tmp_path, "aborted")
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["rank"], finding["step"]) == ("ND804", 1, 2)
+    assert finding["title"] == "rank 1 was aborted in a collective that rank 0 called otherwise"
+    line = line_of(tmp_path / "train.py", "dist.all_reduce(shared)")
+    assert finding["culprit"]["location"]["line"] == line
+    assert "rank 0 was in all_reduce of float [1000], collective " in finding["explanation"]
 
 
 def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """## What it checks
 With `--timeout` under torchrun: where every rank stood when none went on, and the last collective
 that each of them entered (its number in its group, op and shapes, as torch's flight recorder has
-them); and ranks that are through while others still wait in a collective.
+them); ranks that are through while others still wait in a collective; and a rank that gloo has
+aborted, since another called the same collective with other shapes.
 
 ## Why it matters
 The rank that reports the timeout is the one that waited, not the one that is late.
@@ -11,8 +12,8 @@ The rank that reports the timeout is the one that waited, not the one that is la
 
 ## Fix
 Look at the line of the rank that is behind. Ranks with fewer batches: DistributedSampler(...,
-drop_last=True). Where the ranks wait in one collective, by its number, and have called different
-ops, look for a condition that not every rank meets.
+drop_last=True). Where the ranks have called different ops, or one with different shapes, under one
+number, look for a condition that not every rank meets.
 
 ## Options
 `--timeout 2m`.
@@ -24,16 +25,20 @@ ND712 hung-step, ND801 rank-local-failure
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.collectives import LastCollective, disagree
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, WELL, RankOutcome
 from nanodoc.rules.base import Account, count
 from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, told_of
+from nanodoc.rules.ranks.split_collectives import (
+    aborted_in_gloo,
+    account_of,
+    account_of_abort,
+    split_of,
+)
 
 _MOST_CALLS = 4
 """Lines of a rank's stack that are told, the innermost first."""
@@ -45,10 +50,14 @@ _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
     "desynchronised-ranks",
     "critical",
     "ranks that wait for one another for ever",
-    supersedes=("ND712",),
+    supersedes=("ND711", "ND712"),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
+    if (pair := aborted_in_gloo(ranks)) is not None:
+        first, other = pair
+        yield _claim(rule, ranks, account_of_abort(first, other), first, first)
+        return
     hung = [outcome for outcome in ranks if outcome.ended == HUNG]
     through = [outcome for outcome in ranks if outcome.ended == WELL]
     left = [
@@ -68,31 +77,40 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     waiting = hung + left + peers
     if through:
         behind = sorted(through, key=lambda outcome: outcome.steps)
-        account = _some_through(behind, waiting)
-    elif split := _in_different_collectives(waiting):
-        behind = split.fewer
-        account = _different_collectives(split)
+        yield _claim(rule, ranks, _some_through(behind, waiting), behind[0], waiting[0])
+    elif split := split_of(waiting):
+        yield _claim(rule, ranks, account_of(split), split.fewer[0], split.where)
     else:
         behind = _behind(waiting)
         account = _none_through(behind, waiting)
-    first = behind[0]
-    yield Claim(
+        yield _claim(rule, ranks, account, behind[0], behind[0], apart=len(behind) < len(ranks))
+
+
+def _claim(
+    rule: Rule,
+    ranks: Sequence[RankOutcome],
+    account: Account,
+    first: RankOutcome,
+    where: RankOutcome,
+    *,
+    apart: bool = True,
+) -> Claim:
+    """`first` is the rank that is named, `where` the one whose line is shown; `apart`: they differ
+    from other ranks."""
+    return Claim(
         root=("ranks",),
         specificity=Specificity.SPECIAL,
         finding=rule.finding(
             confidence=confidence(
-                0.4,
-                0.5 if len(behind) < len(ranks) else 0.0,
-                0.4 if first.location is not None else 0.0,
+                0.4, 0.5 if apart else 0.0, 0.4 if where.location is not None else 0.0
             ),
             title=account.title,
             explanation=account.explanation,
             culprit=Culprit(
-                kind="op" if first.location else "environment",
-                location=first.location if first.ended != WELL else waiting[0].location,
+                kind="op" if where.location else "environment", location=where.location
             ),
-            phase=first.phase or "backward",
-            step=first.step if first.ended != WELL else waiting[0].step,
+            phase=where.phase or "backward",
+            step=where.step,
             rank=first.rank,
             evidence=tuple(
                 by_what_they_say((outcome.rank, _told_whole(outcome)) for outcome in ranks)
@@ -157,64 +175,6 @@ def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
         f"wait{'s' if len(ahead) == 1 else ''} further on",
         explanation=_missed(behind, ahead),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """Ranks that are in one collective, by its number, and in two kinds of it."""
-
-    fewer: list[RankOutcome]
-    others: list[RankOutcome]
-    called: LastCollective
-    """By the first of the fewer ones."""
-    by_others: LastCollective
-
-
-def _in_different_collectives(waiting: Sequence[RankOutcome]) -> _Split | None:
-    """Ranks that wait in the same collective of a group, by its number, and have called another op
-    or with other shapes. Those that fewer have called come first; of as many, those whose line
-    names the op: the others' may be DistributedDataParallel's own."""
-    places: dict[tuple[tuple[str, str], int], dict[LastCollective, list[RankOutcome]]] = {}
-    for outcome in waiting:
-        for one in outcome.collectives:
-            if one.waits:
-                kinds = places.setdefault((one.key, one.number), {})
-                kinds.setdefault(replace(one, entered=0), []).append(outcome)
-    for kinds in places.values():
-        (called, fewer), *more = sorted(
-            kinds.items(), key=lambda pair: (len(pair[1]), not _is_named(pair[0], pair[1][0]))
-        )
-        for by_others, others in more:
-            if disagree(called, by_others):
-                return _Split(fewer, others, called, by_others)
-    return None
-
-
-def _is_named(called: LastCollective, outcome: RankOutcome) -> bool:
-    location = outcome.location
-    return location is not None and called.op.strip("_") in location.code
-
-
-def _different_collectives(split: _Split) -> Account:
-    first, second = _names(split.fewer), _names(split.others)
-    return Account(
-        title=f"{first} and {second} wait in different collectives",
-        explanation=f"In {split.called.place}, {first} and {second} differ: it is "
-        f"{split.called.call} on {first}{_at(split.fewer[0])}, and {split.by_others.call} on "
-        f"{second}{_at(split.others[0])}. A collective ends when all ranks of its group have "
-        "called the same op, with the same shapes.",
-        fixes=(
-            Fix(
-                title="let all ranks call the same collectives in the same order: none behind a "
-                "condition that not every rank meets",
-                confidence="likely",
-            ),
-        ),
-    )
-
-
-def _at(outcome: RankOutcome) -> str:
-    return f" ({outcome.location.place})" if outcome.location else ""
 
 
 def _behind(waiting: list[RankOutcome]) -> list[RankOutcome]:

@@ -27,7 +27,7 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.collectives import entered_last
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ranks import CLEAN, DIED, ENDED, HUNG, RankOutcome, first_root, is_root
+from nanodoc.facts.ranks import CLEAN, ENDED, HUNG, RankOutcome, first_root, is_root
 from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, told_of
 
 
@@ -93,12 +93,11 @@ def _explanation(
         if first.step is not None
         else "before its first step"
     )
-    aborted = first.ended == DIED and first.waits
     parts = [
         f"Rank {first.rank} of {ranks} was aborted inside a collective {where}. "
         "That is how gloo ends ranks that have entered different collectives, "
         "or the same one with different shapes; it says so on stderr."
-        if aborted
+        if first.aborted
         else f"Rank {first.rank} of {ranks} {how} {where}, by itself."
     ]
     if given:
@@ -114,7 +113,7 @@ def _explanation(
     if waited:
         last = entered_last(waited[0].collectives)
         one = last if last is not None and len(waited) == 1 else "one"
-        only = f"waited in {one}" if aborted else "only waited for it"
+        only = f"waited in {one}" if first.aborted else "only waited for it"
         parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
     return " ".join(parts)
 

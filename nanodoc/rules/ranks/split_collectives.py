@@ -1,0 +1,135 @@
+"""ND804: ranks that are in one collective, by its number, and have called different ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nanodoc.diagnosis.finding import Fix
+from nanodoc.facts.collectives import LastCollective, disagree, entered_last
+from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, RankOutcome
+from nanodoc.rules.base import Account
+from nanodoc.rules.ranks.outcomes import named
+
+_Place = tuple[tuple[str, str], int]
+"""(group, number in it)."""
+_FIXES = (
+    Fix(
+        title="let all ranks call the same collectives in the same order: none behind a "
+        "condition that not every rank meets",
+        confidence="likely",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Ranks that are in one collective, and in two kinds of it."""
+
+    fewer: list[RankOutcome]
+    others: list[RankOutcome]
+    called: LastCollective
+    """By the first of the fewer ones."""
+    by_others: LastCollective
+
+    where: RankOutcome
+    """A rank that stands in it: another may have got through, and be elsewhere."""
+
+
+def split_of(waiting: Sequence[RankOutcome]) -> Split | None:
+    """Ranks of which one waits in a collective, and another has called another op under the same
+    number, or with other shapes. Those that fewer have called come first; of as many, those whose
+    line names the op: the others' may be DistributedDataParallel's own."""
+    places: dict[_Place, dict[LastCollective, list[RankOutcome]]] = {}
+    awaited: dict[_Place, RankOutcome] = {}
+    for outcome in waiting:
+        for one in outcome.collectives:
+            if one.waits:
+                awaited.setdefault(_place(one), outcome)
+            for call in (*one.through, one):
+                kinds = places.setdefault(_place(call), {})
+                plain = replace(call, entered=0, waits=False, through=())
+                kinds.setdefault(plain, []).append(outcome)
+    for place, waiter in awaited.items():
+        (called, fewer), *more = sorted(
+            places[place].items(),
+            key=lambda pair: (len(pair[1]), not any(_names(one, pair[0]) for one in pair[1])),
+        )
+        for by_others, others in more:
+            if disagree(called, by_others):
+                there = [one for one in (*fewer, *others) if _stands(one, place)]
+                return Split(fewer, others, called, by_others, (*there, waiter)[0])
+    return None
+
+
+def account_of(split: Split) -> Account:
+    """How they differ."""
+    first, second = (named([one.rank for one in ranks]) for ranks in (split.fewer, split.others))
+    passed = [
+        one.rank for one in (*split.fewer, *split.others) if not _stands(one, _place(split.called))
+    ]
+    stands = "stands" if len(passed) == 1 else "stand"
+    through = f" {named(passed).capitalize()} got through it, and {stands} still further on."
+    return Account(
+        title=f"{first} and {second} {'called' if passed else 'wait in'} different collectives",
+        explanation=f"In {split.called.place}, {first} and {second} differ: it is "
+        f"{split.called.call} on {first}{_at(split.fewer, split)}, and {split.by_others.call} on "
+        f"{second}{_at(split.others, split)}. A collective ends when all ranks of its group have "
+        f"called the same op, with the same shapes.{through if passed else ''}",
+        fixes=_FIXES,
+    )
+
+
+def aborted_in_gloo(ranks: Sequence[RankOutcome]) -> tuple[RankOutcome, RankOutcome] | None:
+    """(a rank that gloo aborted, one that was in a collective of gloo's meanwhile), where nothing
+    else ended a rank."""
+    aborted = [one for one in ranks if one.aborted]
+    others = [one for one in ranks if one.ended in ROOTS and not (one.aborted or one.peer)]
+    if not aborted or any(one.ended != HUNG for one in others):
+        return None
+    for other in ranks:
+        last = entered_last(other.collectives)
+        left = other.ended in (HUNG, ENDED) or other.peer
+        if left and last is not None and last.backend == "gloo":
+            return aborted[0], other
+    return None
+
+
+def account_of_abort(aborted: RankOutcome, other: RankOutcome) -> Account:
+    """What is known of it: what the aborted rank had called is gone with its process."""
+    one, two = (named([outcome.rank]) for outcome in (aborted, other))
+    last = entered_last(other.collectives)
+    return Account(
+        title=f"{one} was aborted in a collective that {two} called otherwise",
+        explanation="gloo ends a process (SIGABRT) that is sent more bytes than the collective "
+        f"takes that it is in; it says so on stderr. {one.capitalize()} and {two} have entered "
+        f"different collectives, or one with different shapes: {two} was in {last}{_line(other)}, "
+        f"{one} in what its line calls.",
+        fixes=_FIXES,
+    )
+
+
+def _place(call: LastCollective) -> _Place:
+    return call.key, call.number
+
+
+def _stands(outcome: RankOutcome, place: _Place) -> bool:
+    return any(one.waits and _place(one) == place for one in outcome.collectives)
+
+
+def _names(outcome: RankOutcome, called: LastCollective) -> bool:
+    """The line where it stands names the op."""
+    location = outcome.location
+    return (
+        location is not None
+        and _stands(outcome, _place(called))
+        and called.op.strip("_") in location.code
+    )
+
+
+def _at(ranks: Sequence[RankOutcome], split: Split) -> str:
+    return _line(ranks[0]) if _stands(ranks[0], _place(split.called)) else ""
+
+
+def _line(outcome: RankOutcome) -> str:
+    return f" ({outcome.location.place})" if outcome.location else ""
