@@ -21,13 +21,15 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 START: Phase = "start"
 EXAMINATION: Phase = "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
-# step or -1, index of the phase, steps finished, steps planned, other signs of life, the number
-# behind the step of which is asked whether another rank has left it, and whether one has
-_HEAD = struct.Struct("<qqqqqqq")
-_ASKED, _LEFT = 40, 48
+_NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
+# The words at the head of the page: step or -1, number of the phase, steps finished, steps planned,
+# other signs of life, the step of which is asked whether another rank has left it (plus one, or 0),
+# and whether one has.
+_STEP, _PHASE, _FINISHED, _PLANNED, _SIGNS, _ASKED, _LEFT = range(7)
+_HEAD = 7 * 8  # bytes
 _DEVICE = struct.Struct("<64s")
 _PAIR = struct.Struct("<dd")
-_PAIRS = _HEAD.size + _DEVICE.size
+_PAIRS = _HEAD + _DEVICE.size
 _WORDS = _PAIRS + _STEPS * _PAIR.size
 _LENGTH = struct.Struct("<i")
 _LONGEST = 32 * 1024
@@ -62,6 +64,7 @@ class TrailWriter:
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, SIZE)
+        self._head = memoryview(self._page)[:_HEAD].cast("q")
         self._examining = False
         self._modules: Mapping[int, tuple[str, str]] = {}
         self.on_phase: Any = None
@@ -72,7 +75,8 @@ class TrailWriter:
         again."""
         if self._examining:
             return
-        struct.pack_into("<qq", self._page, 0, -1 if step is None else step, PHASES.index(phase))
+        self._head[_STEP] = -1 if step is None else step
+        self._head[_PHASE] = _NUMBERS[phase]
         if self.on_phase is not None:
             self.on_phase(step, phase)
 
@@ -80,37 +84,38 @@ class TrailWriter:
         """The step is in its next phase."""
         if self._examining:
             return
-        struct.pack_into("<q", self._page, 8, PHASES.index(phase))
-        self.sign()  # a micro-batch begins the phases anew
+        self._head[_PHASE] = _NUMBERS[phase]
+        self._head[_SIGNS] += 1  # a micro-batch begins the phases anew
         if self.on_phase is not None:
             self.on_phase(None, phase)
 
     def plan(self, steps: int, device: str) -> None:
         """So many steps are to be run, on this device."""
-        struct.pack_into("<q", self._page, 24, steps)
-        _DEVICE.pack_into(self._page, _HEAD.size, device.encode()[: _DEVICE.size])
+        self._head[_PLANNED] = steps
+        _DEVICE.pack_into(self._page, _HEAD, device.encode()[: _DEVICE.size])
 
     def sign(self) -> None:
         """Something goes on that is no step and no phase."""
-        struct.pack_into("<q", self._page, 32, struct.unpack_from("<q", self._page, 32)[0] + 1)
+        self._head[_SIGNS] += 1
 
     def ask(self, step: int | None) -> None:
         """Whether another rank has left this step behind: the parent, which sees where the others
         are, may come to know. None: it is over."""
-        struct.pack_into("<qq", self._page, _ASKED, 0 if step is None else step + 1, 0)
+        self._head[_LEFT] = 0
+        self._head[_ASKED] = 0 if step is None else step + 1
 
     def answer(self) -> None:
         """One has."""
-        struct.pack_into("<q", self._page, _LEFT, 1)
+        self._head[_LEFT] = 1
 
     @property
     def answered(self) -> bool:
-        return bool(struct.unpack_from("<q", self._page, _LEFT)[0])
+        return bool(self._head[_LEFT])
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
         """A step is over."""
         _PAIR.pack_into(self._page, _PAIRS + step % _STEPS * _PAIR.size, loss, grad_norm)
-        struct.pack_into("<q", self._page, 16, step + 1)
+        self._head[_FINISHED] = step + 1
 
     def of_model(self, modules: Mapping[int, tuple[str, str]]) -> None:
         """(path, type) of the model's modules by their identity; they live as long as the run."""
@@ -162,12 +167,12 @@ class TrailWriter:
 
     @property
     def step(self) -> int | None:
-        step: int = struct.unpack_from("<q", self._page, 0)[0]
+        step = self._head[_STEP]
         return step if step >= 0 else None
 
     def trail(self) -> Trail:
         """What has been written so far."""
-        step, phase, finished, planned, signs, asked, _ = _HEAD.unpack_from(self._page, 0)
+        step, phase, finished, planned, signs, asked, _ = self._head
         kept = [
             _PAIR.unpack_from(self._page, _PAIRS + i % _STEPS * _PAIR.size)
             for i in range(max(0, finished - _STEPS), finished)
@@ -180,9 +185,7 @@ class TrailWriter:
             planned=planned,
             signs=signs,
             asked=asked - 1 if asked > 0 else None,
-            device=_DEVICE.unpack_from(self._page, _HEAD.size)[0]
-            .rstrip(b"\0")
-            .decode(errors="replace"),
+            device=_DEVICE.unpack_from(self._page, _HEAD)[0].rstrip(b"\0").decode(errors="replace"),
             losses=tuple(loss for loss, _ in kept),
             grad_norms=tuple(norm for _, norm in kept),
             words=self._got(_WORDS, _LONGEST),
@@ -190,6 +193,7 @@ class TrailWriter:
         )
 
     def close(self) -> None:
+        self._head.release()
         self._page.close()
 
 

@@ -156,10 +156,8 @@ class ScriptEngine(SharedRun):
         start = self.brief.begin(self.keeper.take_briefly(step, [batch]))
         start.indices, start.numbers, start.drawn = indices, numbers, drawn
         start.cleared = self.checkpoints.cleared
-        self._brief, self._glance = start, LossObserver()
+        self._brief, self._glance = start, LossObserver().open()
         self.amp.calls.begin_briefly()
-        self._within = ExitStack()
-        self._within.enter_context(self._glance)
         self._began = time.perf_counter()
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -379,7 +377,7 @@ class ScriptEngine(SharedRun):
         assert glance is not None
         assert start is not None
         self._glance = self._brief = None
-        self._within.close()
+        glance.close()
         self.amp.calls.end_briefly(glance.optimizer_steps)
         return glance, start
 

@@ -111,6 +111,14 @@ def packed_vitals(
     )
 
 
+def scalar_values(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """The values of tensors with one element each, read with a single copy per device."""
+    only = scalars[0] if len(scalars) == 1 else None
+    if type(only) is torch.Tensor and only.is_floating_point():  # the usual case, and a cheap one
+        return [only.item()]
+    return list(packed_vitals([], [], scalars).extras)
+
+
 def _read_alike(
     grads: list[torch.Tensor], scalars: list[torch.Tensor], scratch: Scratch
 ) -> list[float] | None:

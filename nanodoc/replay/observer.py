@@ -20,7 +20,13 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.heartbeat.trail import here
-from nanodoc.measure.gradients import Scratch, Vitals, packed_vitals, really_nonfinite
+from nanodoc.measure.gradients import (
+    Scratch,
+    Vitals,
+    packed_vitals,
+    really_nonfinite,
+    scalar_values,
+)
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizers import copy_optimizer
@@ -124,7 +130,7 @@ class Shares:
 
 
 class LossObserver:
-    """Sees no more of a train_step than its losses. A context manager, too; only where the calls
+    """Sees no more of a train_step than its losses, from `open` to `close`; only where the calls
     are watched already (see `installed`)."""
 
     on_scaler_step = None
@@ -137,11 +143,11 @@ class LossObserver:
         self.rates: dict[int, list[float | None]] = {}
         """As `Observer.rates`."""
 
-    def __enter__(self) -> LossObserver:
+    def open(self) -> LossObserver:
         _open.append(self)
         return self
 
-    def __exit__(self, *exc: Any) -> None:
+    def close(self) -> None:
         _open.remove(self)
 
     def before_backward(self, loss: torch.Tensor) -> None:
@@ -169,7 +175,7 @@ class LossObserver:
     def _mean(self) -> float:
         unread = self.losses[len(self._read) :]
         if unread:
-            self._read += packed_vitals([], [], unread).extras  # one copy from a device
+            self._read += scalar_values(unread)
         return sum(self._read) / len(self._read) if self._read else 0.0
 
 

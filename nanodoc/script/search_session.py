@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -39,6 +39,28 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+class _Ours:
+    """As `SearchSession._ours`. No generator: it is entered several times a step."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: SearchSession) -> None:
+        self._session = session
+
+    def __enter__(self) -> None:
+        self._session._busy = True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        session = self._session
+        try:
+            broken = error is not None and session._breaks(error)
+        finally:
+            session._busy = False
+        if error is None or broken:
+            session._gone_on()
+        return broken
 
 
 class SearchSession:
@@ -105,25 +127,22 @@ class SearchSession:
         again = self._outside.given is not None
         return self._suspensions if again or self.state is not State.OVER else None
 
-    @contextlib.contextmanager
-    def _ours(self) -> Iterator[None]:
+    def _ours(self) -> contextlib.AbstractContextManager[None]:
         """While nanodoc's own code runs: the marks and hooks that it meets are not the script's. An
         error of its own ends the watching, and the script goes on."""
-        self._busy = True
-        try:
-            yield
-        except TrainingIsSick:
-            raise
-        except Exception as error:
-            if os.environ.get("NANODOC_DEBUG"):
-                raise
-            self.broken = error
-            self.state = State.OVER
-            with contextlib.suppress(Exception):
-                self._given_up()
-        finally:
-            self._busy = False
-        self._gone_on()
+        return _Ours(self)
+
+    def _breaks(self, error: BaseException | None) -> bool:
+        """It is an error of nanodoc's own, which ends the watching."""
+        if not isinstance(error, Exception) or isinstance(error, TrainingIsSick):
+            return False
+        if os.environ.get("NANODOC_DEBUG"):
+            return False
+        self.broken = error
+        self.state = State.OVER
+        with contextlib.suppress(Exception):
+            self._given_up()
+        return True
 
     def _gone_on(self) -> None:
         """nanodoc's own code is over, and the script goes on."""
