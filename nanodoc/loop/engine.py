@@ -55,7 +55,7 @@ class Engine(SharedRun):
         return self.conclude(trouble, step, tuple(sick))
 
     def _is_over(self) -> bool:
-        return self._interrupts.asked or any(watch.hopeless for watch in self.watches)
+        return self._interrupts.asked or any(watch.hopeless for watch in self._hearing["hopeless"])
 
     def _step(self, step: int) -> Stop | str | None:
         """One step; None to go on, a trouble, or `END` when the data has run out."""

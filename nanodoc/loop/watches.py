@@ -91,7 +91,7 @@ class Watches:
             GuardedWatch(LocalClipWatch(), "clipping of parts of gradients"),
             GuardedWatch(self.rank_gradients, "gradients of the ranks"),
         )
-        moments = ("before_step", "around_step", "after_backward", "after_step", "line")
+        moments = ("before_step", "around_step", "after_backward", "after_step", "line", "hopeless")
         self.hearing = {
             moment: [watch for watch in self.in_order if watch.hears(moment)] for moment in moments
         }

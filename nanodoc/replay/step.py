@@ -102,17 +102,17 @@ def _step_run(
 
 
 class StepRunner:
-    """Runs a recipe's steps on one device. its crumbs say where they are."""
+    """Runs a recipe's steps on one device; its crumbs say where they are."""
 
     def __init__(self, recipe: Recipe, device: torch.device, amp_dtype: torch.dtype | None) -> None:
         self.recipe = recipe
         self.device = device
         self.amp_dtype = amp_dtype
         self.spread = is_spread(recipe.model)
+        """The model is on several devices, where the training's own code put it."""
         self.own: list[Any] = []
         """The batches that the training itself is about to be given: its own objects, which are
         handed on as they are where nothing has to be moved."""
-        """The model is on several devices, where the training's own code put it."""
         self.until = math.inf
         """When a step is broken off by `OutOfTime`, in seconds of `time.monotonic`."""
         self._phase: Phase = "forward"
