@@ -293,13 +293,15 @@ def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:
 
 def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
     """The share of ones of a factor that is 0 or 1 everywhere, or 0 and one other number, and one
-    for each row."""
+    for each row; or that it is 0 everywhere."""
     for flags in tensors:
         if not _FEWEST_FLAGS <= flags.numel() <= _MOST_FLAGS or flags.requires_grad:
             continue
         one = flags.max()
         ones = flags == one
         column = sum(size > 1 for size in flags.shape) == 1
+        if column and not bool(one) and bool(ones.all()):
+            return {"mask_zeros": 1.0}
         if column and bool(one) and bool((ones | (flags == 0)).all()):
             return {"mask_ones": float(ones.float().mean())}
     return {}

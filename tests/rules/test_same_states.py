@@ -14,7 +14,14 @@ from tests.helpers import diagnose
 
 @pytest.mark.parametrize(
     ("how", "found"),
-    [("one array", True), ("two arrays", False), ("a sequence", False), ("its copies", False)],
+    [
+        ("one array", True),
+        ("two arrays", False),
+        ("a sequence", False),
+        ("its copies", False),
+        ("all end", False),
+        ("some end", True),
+    ],
 )
 def test_states(how: str, found: bool) -> None:
     torch.manual_seed(0)
@@ -22,6 +29,11 @@ def test_states(how: str, found: bool) -> None:
 
     def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         state, reward, after = batch
+        if how.endswith("end"):  # a mask that leaves nothing, or some, of what comes after
+            ended = torch.ones(32) if how == "all end" else (state[:, 0] > 0).float()
+            with torch.no_grad():
+                target = reward + 0.9 * model(after).squeeze(1) * (1 - ended)
+            return F.mse_loss(model(state).squeeze(1), target)
         if how in ("one array", "two arrays"):
             with torch.no_grad():
                 target = reward + 0.9 * model(after).squeeze(1)
@@ -34,7 +46,11 @@ def test_states(how: str, found: bool) -> None:
     data = []
     for _ in range(12):
         state = torch.randn(32, 3)
-        after = state.clone() if how == "one array" else state + 0.1 * torch.randn(32, 3)
+        after = (
+            state.clone()
+            if how.endswith(("one array", "end"))
+            else state + 0.1 * torch.randn(32, 3)
+        )
         data.append((state, torch.randn(32), after))
     recipe = Recipe(
         model=model,

@@ -244,3 +244,17 @@ def test_the_line_that_makes_a_mask_of_later_positions() -> None:
     (found,) = [f for f in diagnose(recipe, 4) if f.name == "missing-causal-mask"]
     assert found.culprit.location is not None
     assert "torch.triu(" in found.culprit.location.code
+
+
+@pytest.mark.parametrize(("turned", "found"), [(True, False), (False, True)])
+def test_a_model_that_reads_backwards(turned: bool, found: bool) -> None:
+    """It asks for the token before; one that reads forwards has that in its input."""
+    embed, reader, head = nn.Embedding(30, 16), nn.GRU(16, 16, batch_first=True), nn.Linear(16, 30)
+    model = nn.ModuleList([embed, reader, head])
+
+    def loss_fn(model: Any, ids: torch.Tensor) -> torch.Tensor:
+        read = embed(ids[:, 1:])
+        states = reader(read.flip(1))[0].flip(1) if turned else reader(read)[0]
+        return F.cross_entropy(head(states).flatten(0, 1), ids[:, :-1].flatten())
+
+    assert ("unshifted-labels" in _found(model, loss_fn, [_ids()])) == found

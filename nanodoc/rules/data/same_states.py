@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
@@ -47,7 +47,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     if calls is None or inspection is None:
         return
-    for (_, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
+    for (total, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
+        if _is_masked_away(calls, total):
+            continue
         after, before = _reader(calls, value), _reader(calls, predicted)
         if after is None or before is None or not _are_two_of_one(calls, after, before):
             continue
@@ -69,6 +71,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _is_masked_away(calls: StepCalls, total: CallFacts) -> bool:
+    """Every transition of the batch ends its episode: what the next states are is all the same."""
+    behind = calls.behind(total, stop=LAYERS)[0]
+    return any("mask_zeros" in calls.calls[index].notes for index in behind)
 
 
 def _are_two_of_one(calls: StepCalls, after: CallFacts, before: CallFacts) -> bool:

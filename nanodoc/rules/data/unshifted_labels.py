@@ -3,9 +3,10 @@ The class labels of the last step, beside the token ids that its embeddings look
 predicts the next token has labels that are its inputs one position later. Here they are the inputs
 of the same position, of an earlier one, or of two positions later.
 
-Silent where an embedding of the same step looks up the ids one position earlier, or many of them
-(the decoder of a translation, word dropout), and where less than 99 % of the labels agree (a masked
-language model replaces the tokens that it asks for).
+Silent where the labels are one position earlier and the step turns sequences around (`flip`): a
+model that reads backwards; where an embedding of the same step looks up the ids one position
+earlier, or many of them (the decoder of a translation, word dropout); and where less than 99 % of
+the labels agree (a masked language model replaces the tokens that it asks for).
 
 ## Why it matters
 With labels that are not shifted, the answer stands in the input: the loss falls to nothing, and the
@@ -31,9 +32,12 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, learning_claim
+
+_TURNING = ("flip", "fliplr", "flipud")
 
 
 @rule(
@@ -47,6 +51,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     seen = inspection.sequence if inspection is not None else None
     if inspection is None or seen is None or seen.distance == 1:
+        return
+    if seen.distance < 0 and _reads_backwards(inspection.calls):
         return
     twice = seen.distance > 1
     where = (
@@ -79,3 +85,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fix="shift the labels by one: inputs ids[:, :-1], labels ids[:, 1:]; once, in the data or "
         "in the model",
     )
+
+
+def _reads_backwards(calls: StepCalls) -> bool:
+    """A language model for the other direction turns its sequences around by itself."""
+    return any(call.name in _TURNING for call in calls.calls)
