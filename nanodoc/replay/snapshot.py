@@ -183,8 +183,7 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     version = content.get("nanodoc_snapshot", FORMAT)
     if type(version) is not int or version != FORMAT:
         raise UsageError(
-            f"{path} is a snapshot of format {str(version)[:20]}; this nanodoc reads format "
-            f"{FORMAT}"
+            f"{path} is a snapshot of format {_told(version)}; this nanodoc reads format {FORMAT}"
         )
     if "nanodoc_snapshot" in content:
         for key in NEEDED:
@@ -233,3 +232,8 @@ def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[st
         for module, values, _ in capsule.attributes
         if id(module) in paths  # a trainer's or a scheduler's are not the model's
     }
+
+
+def _told(version: object) -> str:
+    """What a stranger wrote there, in one line."""
+    return str(version) if type(version) is int and abs(version) < 10**9 else repr(version)[:20]

@@ -1,7 +1,7 @@
 """Found by scripts/fuzz over thousands of files: a script's step without its target, a tensor as the spare normal deviate
 of Python's generator (which `random.setstate` takes), and lists that hold each other 65 536 times passed the checks. The
 first two ended in an internal error, the last one took seven seconds. Later, a batch without values (of the meta
-device): an internal error, too; and a script whose name no file can have."""
+device): an internal error, too; and a script whose name no file can have, and a format of two lines."""
 
 from __future__ import annotations
 
@@ -52,6 +52,10 @@ def without_values(content: dict[str, Any]) -> None:
     content["batches"] = [torch.empty(8, 4, device="meta")]
 
 
+def format_of_two_lines(content: dict[str, Any]) -> None:
+    content["nanodoc_snapshot"] = "2\n::error::"
+
+
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
@@ -60,7 +64,9 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("nanodoc-step*.pt"))
 
 
-@pytest.mark.parametrize("broken", [without_target, deviate, in_each_other, without_values])
+@pytest.mark.parametrize(
+    "broken", [without_target, deviate, in_each_other, without_values, format_of_two_lines]
+)
 def test_it_is_refused_in_one_line(
     snapshot: Path, tmp_path: Path, broken: Callable[[dict[str, Any]], None]
 ) -> None:
