@@ -56,12 +56,13 @@ class PythonRandom:
         self._bytes = b""
         self._generator = getattr(random, "_inst", None)
         self._readable = self._is_as_expected()
+        self._memory = _memory(id(self._generator) + self._HEAD, self._BYTES)
 
     def take(self) -> Any:
         """What `random.getstate()` gives."""
         if not self._readable:
             return random.getstate()
-        now = ctypes.string_at(id(self._generator) + self._HEAD, self._BYTES)
+        now = self._memory.raw
         # the spare normal deviate lies elsewhere
         spare = getattr(self._generator, "gauss_next", None)
         if self._state is None or now != self._bytes or spare != self._state[2]:
@@ -91,7 +92,7 @@ class RandomKeeper:
         self._numpy_state: Any = None
         self._numpy_bytes = b""
         self._generator: Any = None
-        self._address: int | None = None
+        self._memory: ctypes.Array[ctypes.c_char] | None = None
 
     def take(self) -> RandomState:
         return RandomState(
@@ -120,14 +121,20 @@ class RandomKeeper:
             generator = numpy.random.get_bit_generator()
             if generator is not self._generator:  # held, so that its address stays good
                 self._generator = generator
-                self._address = (
+                address = (
                     generator.ctypes.state_address
                     if type(generator).__name__ == "MT19937"
                     else None
                 )
-            return ctypes.string_at(self._address, _MT19937_BYTES) if self._address else None
+                self._memory = _memory(address, _MT19937_BYTES) if address else None
+            return self._memory.raw if self._memory is not None else None
         except (AttributeError, ImportError):
             return None
+
+
+def _memory(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
+    """These bytes; nothing is read yet. Whoever has it keeps what lies there alive."""
+    return (ctypes.c_char * size).from_address(address)
 
 
 def _devices(device: torch.device) -> tuple[torch.device, ...]:
