@@ -123,8 +123,8 @@ def replay(
     together = _together(snapshot, nproc)
     if together and any(changes.values()):
         raise UsageError(
-            "all ranks together run the step as it was: leave --nproc out, which gives the part of "
-            "one rank with every option"
+            "all ranks together run the step as it was: leave --nproc out, and a launcher, which "
+            "gives the part of one rank with every option"
         )
     if together and nproc is not None and "RANK" not in os.environ:
         from nanodoc.net.local import run_ranks

@@ -89,15 +89,20 @@ def collectives_of(told: Any) -> tuple[LastCollective, ...]:
             for row in told
             if isinstance(row, Mapping)
         )
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         return ()
 
 
 def _read(row: Mapping[str, Any]) -> LastCollective:
     """Without those that came before it."""
-    shapes = {
-        "sizes": tuple(tuple(map(int, size)) for size in row["sizes"]),
-        "types": tuple(map(str, row["types"])),
-        "through": (),
-    }
-    return LastCollective(**{**row, **shapes})
+    return LastCollective(
+        group=str(row["group"]),
+        backend=str(row.get("backend", "")),
+        about=str(row["about"]),
+        number=int(row["number"]),
+        op=str(row["op"]),
+        sizes=tuple(tuple(map(int, size)) for size in row["sizes"]),
+        types=tuple(map(str, row["types"])),
+        waits=bool(row.get("waits", False)),
+        entered=int(row.get("entered", 0)),
+    )

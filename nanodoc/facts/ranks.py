@@ -224,7 +224,7 @@ class RankOutcome:
     waits: bool = False
     """It was inside a collective when it was ended, or left."""
     aborted: bool = False
-    """Its process was ended there by an abort() (SIGABRT)."""
+    """A thread that is none of Python's called abort() meanwhile (SIGABRT): a backend's own."""
     ran_alone: bool = True
     """It ran its step again without the others."""
     sharded: bool = False

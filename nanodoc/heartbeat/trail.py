@@ -24,7 +24,7 @@ _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and 
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
 # The words at the head of the page: step or -1, number of the phase, steps finished, steps planned,
 # other signs of life, the step of which is asked whether another rank has left it (plus one, or 0),
-# and whether one has.
+# and the one that another has left.
 _STEP, _PHASE, _FINISHED, _PLANNED, _SIGNS, _ASKED, _LEFT = range(7)
 _HEAD = 7 * 8  # bytes
 _DEVICE = struct.Struct("<64s")
@@ -101,16 +101,15 @@ class TrailWriter:
     def ask(self, step: int | None) -> None:
         """Whether another rank has left this step behind: the parent, which sees where the others
         are, may come to know. None: it is over."""
-        self._head[_LEFT] = 0
         self._head[_ASKED] = 0 if step is None else step + 1
 
-    def answer(self) -> None:
-        """One has."""
-        self._head[_LEFT] = 1
+    def answer(self, step: int) -> None:
+        """One has left this step behind, of which was asked."""
+        self._head[_LEFT] = step + 1
 
     @property
     def answered(self) -> bool:
-        return bool(self._head[_LEFT])
+        return 0 < self._head[_ASKED] == self._head[_LEFT]
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
         """A step is over."""
@@ -143,19 +142,25 @@ class TrailWriter:
     def entered(self, collectives: Sequence[LastCollective]) -> None:
         """The last collectives that this rank entered. They have a place of their own: a thread
         writes them while the process may write its last words."""
-        self._put(_COLLECTIVES, [asdict(one) for one in collectives], _LONGEST_COLLECTIVES)
+        rows = [asdict(one) for one in collectives]
+        if not self._put(_COLLECTIVES, rows, _LONGEST_COLLECTIVES):
+            bare = [{**row, "through": ()} for row in rows]
+            self._put(_COLLECTIVES, bare, _LONGEST_COLLECTIVES)
 
     def forget_collectives(self) -> None:
         """They are asked for anew."""
         _LENGTH.pack_into(self._page, _COLLECTIVES, 0)
 
-    def _put(self, place: int, content: object, longest: int) -> None:
+    def _put(self, place: int, content: object, longest: int) -> bool:
+        """False where it is too long, and is left out."""
         text = json.dumps(content).encode()
-        if len(text) <= longest:
-            start = place + _LENGTH.size
-            _LENGTH.pack_into(self._page, place, 0)  # whoever reads meanwhile reads nothing
-            self._page[start : start + len(text)] = text
-            _LENGTH.pack_into(self._page, place, len(text))
+        if len(text) > longest:
+            return False
+        start = place + _LENGTH.size
+        _LENGTH.pack_into(self._page, place, 0)  # whoever reads meanwhile reads nothing
+        self._page[start : start + len(text)] = text
+        _LENGTH.pack_into(self._page, place, len(text))
+        return True
 
     def _got(self, place: int, longest: int) -> Any:
         (length,) = _LENGTH.unpack_from(self._page, place)

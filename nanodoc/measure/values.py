@@ -293,7 +293,8 @@ def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:
 
 def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
     """The share of ones of a factor that is 0 or 1 everywhere, or 0 and one other number, and one
-    for each row; or that it is 0 everywhere."""
+    for each row; or, of no such factor, that one is 0 everywhere."""
+    nothing: dict[str, float] = {}
     for flags in tensors:
         if not _FEWEST_FLAGS <= flags.numel() <= _MOST_FLAGS or flags.requires_grad:
             continue
@@ -301,10 +302,10 @@ def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
         ones = flags == one
         column = sum(size > 1 for size in flags.shape) == 1
         if column and not bool(one) and bool(ones.all()):
-            return {"mask_zeros": 1.0}
-        if column and bool(one) and bool((ones | (flags == 0)).all()):
+            nothing = {"mask_zeros": 1.0}
+        elif column and bool(one) and bool((ones | (flags == 0)).all()):
             return {"mask_ones": float(ones.float().mean())}
-    return {}
+    return nothing
 
 
 def _classes(tensors: list[torch.Tensor]) -> dict[str, float]:

@@ -129,7 +129,10 @@ def outcome_of(ended: Ended, report: Report, mine: int) -> RankOutcome:
             common,
             ended=DIED,
             waits=death.waits,
-            aborted=death.waits and death.signal == "SIGABRT",
+            # faulthandler names the thread that a signal came to, where that is one of Python's
+            aborted=death.waits
+            and death.signal == "SIGABRT"
+            and "Current thread" not in ended.stack,
             location=death.frames[-1] if death.frames else common.location,
         )
     if facts is None:

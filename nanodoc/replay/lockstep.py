@@ -80,8 +80,8 @@ def all_told(step: int, on: str, word: str) -> list[str]:
 
 
 def _has(store: Any, keys: list[str], seconds: float) -> bool:
-    """Whether it has all of them in time, and before a rank is seen to have gone on. `wait` would
-    print a warning of torch's where not."""
+    """Whether it has all of them in time, and before a rank is seen to have gone on, where that was
+    asked. `wait` would print a warning of torch's where not."""
     until = time.monotonic() + seconds
     while not store.check(keys):
         here().sign()  # to wait for another rank is no hang

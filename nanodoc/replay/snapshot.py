@@ -236,4 +236,7 @@ def _attributes(model: torch.nn.Module, capsule: StepState) -> dict[str, dict[st
 
 def _told(version: object) -> str:
     """What a stranger wrote there, in one line."""
-    return str(version) if type(version) is int and abs(version) < 10**9 else repr(version)[:20]
+    if isinstance(version, str):
+        return ascii(version[:20])
+    known = type(version) is int and abs(version) < 10**9
+    return str(version) if known else f"of type {type(version).__name__}"

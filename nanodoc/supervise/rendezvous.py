@@ -139,7 +139,7 @@ class Ranks:
             for rank, seen in self._group.items():
                 self._look(rank, seen)
         if trail.asked is not None and self._left(trail.asked):
-            crumbs.answer()
+            crumbs.answer(trail.asked)
         if trail.phase in (START, EXAMINATION):
             return None
         still = now - self._moved

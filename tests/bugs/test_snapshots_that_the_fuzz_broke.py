@@ -56,6 +56,10 @@ def format_of_two_lines(content: dict[str, Any]) -> None:
     content["nanodoc_snapshot"] = "2\n::error::"
 
 
+def format_of_numbers(content: dict[str, Any]) -> None:
+    content["nanodoc_snapshot"] = torch.zeros(2, 1)
+
+
 @pytest.fixture(scope="module")
 def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
@@ -65,7 +69,15 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "broken", [without_target, deviate, in_each_other, without_values, format_of_two_lines]
+    "broken",
+    [
+        without_target,
+        deviate,
+        in_each_other,
+        without_values,
+        format_of_two_lines,
+        format_of_numbers,
+    ],
 )
 def test_it_is_refused_in_one_line(
     snapshot: Path, tmp_path: Path, broken: Callable[[dict[str, Any]], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,45 @@ def test_three_kinds_of_which_the_most_are_waited_for() -> None:
     assert "different collectives. In collective 9" in text
 
 
+def test_calls_that_a_backend_put_under_one_number() -> None:
+    """Which of them another rank's call stands beside is not known."""
+    past = (entered(9, "all_gather", waits=False, size=5), entered(9, "coalesced", waits=False))
+    text = told(entered(10, through=past), entered(9))
+    assert "different collectives" not in text
+
+
+def test_a_rank_whose_collective_failed_has_not_got_through() -> None:
+    failed = RankOutcome(
+        rank=0, ended="failed", peer=True, collectives=(entered(9, waits=False, size=5),)
+    )
+    hung = RankOutcome(rank=1, ended=HUNG, step=4, phase="backward", collectives=(entered(9),))
+    (finding,) = diagnose(Evidence(ranks=(failed, hung)), Config())
+    assert "different collectives" not in finding.title
+
+
+def test_of_a_rank_that_was_aborted_no_other_is_accused() -> None:
+    last = [entered(9, waits=False, size=size) for size in (2, 1000)]
+    others = [
+        RankOutcome(
+            rank=rank, ended="failed", peer=True, collectives=(replace(one, backend="gloo"),)
+        )
+        for rank, one in zip((0, 2), last, strict=True)
+    ]
+    aborted = RankOutcome(rank=1, ended="died", waits=True, aborted=True)
+    (finding,) = diagnose(Evidence(ranks=(others[0], aborted, others[1])), Config())
+    assert finding.title == "rank 1 was aborted in a collective that another rank called otherwise"
+    assert "rank 0: all_reduce of float [2]" in finding.explanation
+    assert "rank 2: all_reduce of float [1000]" in finding.explanation
+
+
+def test_the_watchdog_of_another_backend_aborts_too() -> None:
+    calls = (replace(entered(3), backend="nccl"), replace(entered(9, waits=False), backend="gloo"))
+    hung = RankOutcome(rank=0, ended=HUNG, collectives=calls)
+    aborted = RankOutcome(rank=1, ended="died", waits=True, aborted=True)
+    codes = {found.code for found in diagnose(Evidence(ranks=(hung, aborted)), Config())}
+    assert "ND804" not in codes
+
+
 def test_shapes_that_may_differ() -> None:
     text = told(entered(9, "gather"), entered(9, "gather", size=5), entered(9, "gather"))
     assert text.startswith("all ranks stand still at the same place")
@@ -105,6 +145,7 @@ def test_the_rank_that_has_entered_fewer_is_behind() -> None:
 def test_what_a_stranger_writes_into_a_report_is_no_collective() -> None:
     row = {"group": "0", "about": "", "number": 1, "op": "x", "sizes": [["a"]], "types": []}
     assert collectives_of([row]) == ()
+    assert collectives_of([{**row, "sizes": [[float("inf")]]}]) == ()
     assert collectives_of([{"op": "x"}]) == ()
     deep: dict[str, object] = {"group": "0", "about": "", "number": 1, "op": "x"}
     deep |= {"sizes": [], "types": []}

@@ -21,6 +21,8 @@ from tests.helpers import diagnose
         ("its copies", False),
         ("all end", False),
         ("some end", True),
+        ("none end", True),
+        ("no reward", True),
     ],
 )
 def test_states(how: str, found: bool) -> None:
@@ -29,6 +31,14 @@ def test_states(how: str, found: bool) -> None:
 
     def loss_fn(model: nn.Module, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         state, reward, after = batch
+        if how in ("none end", "no reward"):  # zeros that take nothing of what comes after away
+            with torch.no_grad():
+                value = model(after).squeeze(1)
+                if how == "none end":
+                    target = reward + 0.9 * (value - value * torch.zeros(32))
+                else:
+                    target = 0.1 * torch.zeros(32) + 0.9 * value
+            return F.mse_loss(model(state).squeeze(1), target)
         if how.endswith("end"):  # a mask that leaves nothing, or some, of what comes after
             ended = torch.ones(32) if how == "all end" else (state[:, 0] > 0).float()
             with torch.no_grad():
@@ -48,7 +58,7 @@ def test_states(how: str, found: bool) -> None:
         state = torch.randn(32, 3)
         after = (
             state.clone()
-            if how.endswith(("one array", "end"))
+            if how.endswith(("one array", "end", "reward"))
             else state + 0.1 * torch.randn(32, 3)
         )
         data.append((state, torch.randn(32), after))

@@ -16,7 +16,7 @@ from tests.helpers import line_of, nanodoc
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = """
-import os, signal, time
+import os, signal, threading, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -63,6 +63,10 @@ def make(how, wrap=True):
         shared = loss.detach().clone()
         if how == "passed":
             shared = shared.repeat(3 if RANK == 1 and calls[0] == 3 else 2)
+        if how == "shot" and RANK == 1 and calls[0] == 3:
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGABRT)).start()
+        if how == "shot" and RANK == 0 and calls[0] == 3:
+            time.sleep(3)
         if how == "aborted":
             shared = shared.repeat(1 if RANK == 1 and calls[0] == 3 else 1000)
         dist.all_reduce(shared)
@@ -108,6 +112,7 @@ def elsewhere(): return make("elsewhere")
 def unlike(): return make("unlike")
 def passed(): return make("passed")
 def aborted(): return make("aborted")
+def shot(): return make("shot")
 
 def alike():
     recipe = make("well")
@@ -351,7 +356,14 @@ def test_a_rank_that_gloo_aborts(tmp_path: Path) -> None:
     assert finding["title"] == "rank 1 was aborted in a collective that rank 0 called otherwise"
     line = line_of(tmp_path / "train.py", "dist.all_reduce(shared)")
     assert finding["culprit"]["location"]["line"] == line
-    assert "rank 0 was in all_reduce of float [1000], collective " in finding["explanation"]
+    assert "rank 0: all_reduce of float [1000], collective " in finding["explanation"]
+
+
+def test_a_signal_from_outside_says_nothing_of_collectives(tmp_path: Path) -> None:
+    report = run(tmp_path, "shot")
+    assert [one["code"] for one in report["findings"]] == ["ND711", "ND801"]
+    assert "SIGABRT" in report["findings"][0]["title"]
+    assert "gloo" not in report["findings"][1]["explanation"]
 
 
 def test_a_rank_that_left_a_backward_out(tmp_path: Path) -> None:

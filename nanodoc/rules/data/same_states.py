@@ -27,11 +27,16 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
-from nanodoc.rules.learning.next_values import next_values, predictions
+from nanodoc.rules.learning.next_values import (
+    PRODUCTS,
+    is_of_a_network,
+    next_values,
+    predictions,
+)
 
 _MANY = 16  # transitions: fewer may be alike by chance
 
@@ -47,8 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     if calls is None or inspection is None:
         return
-    for (total, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
-        if _is_masked_away(calls, total):
+    for (_, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
+        if _is_masked_away(calls, value):
             continue
         after, before = _reader(calls, value), _reader(calls, predicted)
         if after is None or before is None or not _are_two_of_one(calls, after, before):
@@ -73,10 +78,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
 
 
-def _is_masked_away(calls: StepCalls, total: CallFacts) -> bool:
-    """Every transition of the batch ends its episode: what the next states are is all the same."""
-    behind = calls.behind(total, stop=LAYERS)[0]
-    return any("mask_zeros" in calls.calls[index].notes for index in behind)
+def _is_masked_away(calls: StepCalls, value: ArgumentFacts) -> bool:
+    """What a network says of the next states is multiplied by zeros alone: every transition of the
+    batch ends its episode, and what comes after is all the same."""
+    term: CallFacts | ArgumentFacts | None = calls.origin(value)
+    while isinstance(term, CallFacts) and term.name in PRODUCTS:
+        if "mask_zeros" in term.notes:
+            return True
+        inner = next((a for a in term.arguments if is_of_a_network(calls, a)), None)
+        term = calls.origin(inner) if inner is not None else None
+    return False
 
 
 def _are_two_of_one(calls: StepCalls, after: CallFacts, before: CallFacts) -> bool:

@@ -44,6 +44,7 @@ _CHOICES = (
     *("where", "masked_fill", "masked_scatter", "setitem", "index_put", "index_fill"),
     *("index_copy", "index_add", "scatter"),
 )
+_MASKED = {"mask_ones", "mask_zeros", "overwritten"}
 _MAXIMA = ("max", "amax", "argmax")
 
 
@@ -114,7 +115,7 @@ def _is_masked(calls: StepCalls, total: CallFacts) -> bool:
     or written over in places."""
     behind, _ = calls.behind(total, stop=LAYERS)
     return any(
-        made.name in _CHOICES or "mask_ones" in made.notes or "overwritten" in made.notes
+        made.name in _CHOICES or not _MASKED.isdisjoint(made.notes)
         for made in (calls.calls[index] for index in behind)
     )
 

@@ -55,8 +55,8 @@ _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
     if (pair := aborted_in_gloo(ranks)) is not None:
-        first, other = pair
-        yield _claim(rule, ranks, account_of_abort(first, other), first, first)
+        first, others = pair
+        yield _claim(rule, ranks, account_of_abort(first, others), first, first)
         return
     hung = [outcome for outcome in ranks if outcome.ended == HUNG]
     through = [outcome for outcome in ranks if outcome.ended == WELL]

@@ -97,7 +97,7 @@ def _explanation(
         f"Rank {first.rank} of {ranks} was aborted inside a collective {where}. "
         "That is how gloo ends ranks that have entered different collectives, "
         "or the same one with different shapes; it says so on stderr."
-        if first.aborted
+        if first.aborted and _on_gloo(waited)
         else f"Rank {first.rank} of {ranks} {how} {where}, by itself."
     ]
     if given:
@@ -113,9 +113,14 @@ def _explanation(
     if waited:
         last = entered_last(waited[0].collectives)
         one = last if last is not None and len(waited) == 1 else "one"
-        only = f"waited in {one}" if first.aborted else "only waited for it"
+        only = f"waited in {one}" if first.aborted and _on_gloo(waited) else "only waited for it"
         parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
     return " ".join(parts)
+
+
+def _on_gloo(waited: list[RankOutcome]) -> bool:
+    """As far as is known: the watchdog of another backend aborts, too."""
+    return all(one.backend in ("", "gloo") for other in waited for one in other.collectives)
 
 
 def _effects(

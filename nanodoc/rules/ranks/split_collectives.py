@@ -9,10 +9,11 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.facts.collectives import LastCollective, disagree, entered_last
 from nanodoc.facts.ranks import ENDED, HUNG, ROOTS, RankOutcome
 from nanodoc.rules.base import Account
-from nanodoc.rules.ranks.outcomes import named
+from nanodoc.rules.ranks.outcomes import by_what_they_say, named
 
 _Place = tuple[tuple[str, str], int]
 """(group, number in it)."""
+_MOST_CALLS = 4
 _FIXES = (
     Fix(
         title="let all ranks call the same collectives in the same order: none behind a "
@@ -31,7 +32,6 @@ class Split:
     called: LastCollective
     """By the first of the fewer ones."""
     by_others: LastCollective
-
     where: RankOutcome
     """A rank that stands in it: another may have got through, and be elsewhere."""
 
@@ -43,13 +43,11 @@ def split_of(waiting: Sequence[RankOutcome]) -> Split | None:
     places: dict[_Place, dict[LastCollective, list[RankOutcome]]] = {}
     awaited: dict[_Place, RankOutcome] = {}
     for outcome in waiting:
-        for one in outcome.collectives:
-            if one.waits:
-                awaited.setdefault(_place(one), outcome)
-            for call in (*one.through, one):
-                kinds = places.setdefault(_place(call), {})
-                plain = replace(call, entered=0, waits=False, through=())
-                kinds.setdefault(plain, []).append(outcome)
+        for place, call in _calls_of(outcome).items():
+            if call.waits:
+                awaited.setdefault(place, outcome)
+            plain = replace(call, entered=0, waits=False, through=())
+            places.setdefault(place, {}).setdefault(plain, []).append(outcome)
     for place, waiter in awaited.items():
         (called, fewer), *more = sorted(
             places[place].items(),
@@ -80,33 +78,46 @@ def account_of(split: Split) -> Account:
     )
 
 
-def aborted_in_gloo(ranks: Sequence[RankOutcome]) -> tuple[RankOutcome, RankOutcome] | None:
-    """(a rank that gloo aborted, one that was in a collective of gloo's meanwhile), where nothing
-    else ended a rank."""
+def aborted_in_gloo(ranks: Sequence[RankOutcome]) -> tuple[RankOutcome, list[RankOutcome]] | None:
+    """(a rank that was aborted in a collective, the others whose last collective is known), where
+    nothing else ended a rank, and gloo alone is used."""
     aborted = [one for one in ranks if one.aborted]
-    others = [one for one in ranks if one.ended in ROOTS and not (one.aborted or one.peer)]
-    if not aborted or any(one.ended != HUNG for one in others):
+    roots = [one for one in ranks if one.ended in ROOTS and not (one.aborted or one.peer)]
+    if not aborted or any(one.ended != HUNG for one in roots):
         return None
-    for other in ranks:
-        last = entered_last(other.collectives)
-        left = other.ended in (HUNG, ENDED) or other.peer
-        if left and last is not None and last.backend == "gloo":
-            return aborted[0], other
-    return None
+    left = [one for one in ranks if one.ended in (HUNG, ENDED) or one.peer]
+    others = [one for one in left if one.collectives]
+    entered = [call for one in others for call in one.collectives]
+    known = bool(entered) and all(call.backend == "gloo" for call in entered)
+    return (aborted[0], others) if known else None
 
 
-def account_of_abort(aborted: RankOutcome, other: RankOutcome) -> Account:
+def account_of_abort(aborted: RankOutcome, others: list[RankOutcome]) -> Account:
     """What is known of it: what the aborted rank had called is gone with its process."""
-    one, two = (named([outcome.rank]) for outcome in (aborted, other))
-    last = entered_last(other.collectives)
+    one = named([aborted.rank])
+    last = by_what_they_say((o.rank, f"{entered_last(o.collectives)}{_line(o)}") for o in others)
+    told = "; ".join(f"{ranks}: {call}" for ranks, call in last[:_MOST_CALLS])
+    whom = named([others[0].rank]) if len(others) == 1 else "another rank"
     return Account(
-        title=f"{one} was aborted in a collective that {two} called otherwise",
-        explanation="gloo ends a process (SIGABRT) that is sent more bytes than the collective "
-        f"takes that it is in; it says so on stderr. {one.capitalize()} and {two} have entered "
-        f"different collectives, or one with different shapes: {two} was in {last}{_line(other)}, "
-        f"{one} in what its line calls.",
+        title=f"{one} was aborted in a collective that {whom} called otherwise",
+        explanation="gloo ends a process (SIGABRT, in a thread of its own) that is sent more bytes "
+        "than the collective takes that it is in; it says so on stderr. Then ranks have entered "
+        "different collectives, or one with different shapes. The last that others entered is, on "
+        f"{told}. {one.capitalize()} was in what its line calls.",
         fixes=_FIXES,
     )
+
+
+def _calls_of(outcome: RankOutcome) -> dict[_Place, LastCollective]:
+    """What a rank has called under each number. Of several under one number (a device's backend
+    may put them together) none; of a rank that an error has ended, only what it waits in: others
+    may have failed."""
+    found: dict[_Place, list[LastCollective]] = {}
+    for one in outcome.collectives:
+        for call in (*one.through, one):
+            if call.waits or not outcome.peer:
+                found.setdefault(_place(call), []).append(call)
+    return {place: calls[0] for place, calls in found.items() if len(calls) == 1}
 
 
 def _place(call: LastCollective) -> _Place:
@@ -128,7 +139,8 @@ def _names(outcome: RankOutcome, called: LastCollective) -> bool:
 
 
 def _at(ranks: Sequence[RankOutcome], split: Split) -> str:
-    return _line(ranks[0]) if _stands(ranks[0], _place(split.called)) else ""
+    there = [one for one in ranks if _stands(one, _place(split.called))]
+    return _line(there[0]) if there else ""
 
 
 def _line(outcome: RankOutcome) -> str:
