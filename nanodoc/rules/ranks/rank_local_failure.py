@@ -93,11 +93,12 @@ def _explanation(
         if first.step is not None
         else "before its first step"
     )
+    by_gloo = first.aborted and _on_gloo(waited)
     parts = [
         f"Rank {first.rank} of {ranks} was aborted inside a collective {where}. "
         "That is how gloo ends ranks that have entered different collectives, "
         "or the same one with different shapes; it says so on stderr."
-        if first.aborted and _on_gloo(waited)
+        if by_gloo
         else f"Rank {first.rank} of {ranks} {how} {where}, by itself."
     ]
     if given:
@@ -113,7 +114,7 @@ def _explanation(
     if waited:
         last = entered_last(waited[0].collectives)
         one = last if last is not None and len(waited) == 1 else "one"
-        only = f"waited in {one}" if first.aborted and _on_gloo(waited) else "only waited for it"
+        only = f"waited in {one}" if by_gloo else "only waited for it"
         parts.append(f"{named([outcome.rank for outcome in waited]).capitalize()} {only}.")
     return " ".join(parts)
 
