@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 import struct
@@ -15,9 +16,13 @@ import torch
 from nanodoc import accelerator
 
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's mt19937_state: 624 words and a position
+_MARK = 5 * 4
+"""Bytes that tell whether a Mersenne Twister has moved: its position, and the four words beside it
+in memory. A draw moves the position; what makes all words anew, as every 624th draw does and a seed,
+leaves four of them as they were once in 2**128 times."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RandomState:
     """Python's, NumPy's (if loaded), torch's CPU and every accelerator's random state."""
 
@@ -46,17 +51,17 @@ class RandomState:
 
 class PythonRandom:
     """Python's own random state. `getstate` makes a tuple of 625 numbers; it is asked again only
-    when the generator's memory has changed."""
+    when the generator has moved."""
 
     _HEAD = object.__basicsize__  # of every object
     _BYTES = 4 + 624 * 4  # index and words, as CPython's RandomObject holds them
 
     def __init__(self) -> None:
         self._state: Any = None
-        self._bytes = b""
+        self._mark = b""
         self._generator = getattr(random, "_inst", None)
         self._readable = self._is_as_expected()
-        self._memory = _memory(id(self._generator) + self._HEAD, self._BYTES)
+        self._memory = _memory(id(self._generator) + self._HEAD, _MARK)
 
     def take(self) -> Any:
         """What `random.getstate()` gives."""
@@ -65,8 +70,8 @@ class PythonRandom:
         now = self._memory.raw
         # the spare normal deviate lies elsewhere
         spare = getattr(self._generator, "gauss_next", None)
-        if self._state is None or now != self._bytes or spare != self._state[2]:
-            self._state, self._bytes = random.getstate(), now
+        if self._state is None or now != self._mark or spare != self._state[2]:
+            self._state, self._mark = random.getstate(), now
         return self._state
 
     def _is_as_expected(self) -> bool:
@@ -82,54 +87,62 @@ class PythonRandom:
         return struct.unpack("=i624I", memory) == (index, *words)
 
 
+class NumpyRandom:
+    """The random state of NumPy's global generator, None where NumPy is not loaded. `get_state`
+    copies it; it is asked again only when the generator has moved."""
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._mark: bytes | None = None
+        self._generator: Any = None
+        self._memory: ctypes.Array[ctypes.c_char] | None = None
+
+    def take(self) -> Any:
+        """What `numpy.random.get_state()` gives."""
+        numpy = sys.modules.get("numpy")
+        if numpy is None:
+            return None
+        try:
+            generator = numpy.random.get_bit_generator()
+        except AttributeError:  # before NumPy 1.24
+            return numpy.random.get_state()
+        if generator is not self._generator:
+            self._look_into(generator)
+        now = self._memory.raw if self._memory is not None else None
+        state = self._state
+        # A normal deviate can be drawn from the spare one without moving the generator; only with
+        # no spare (state[3] is 0) do equal marks mean an equal state.
+        if state is None or now is None or now != self._mark or state[3]:
+            state = self._state = numpy.random.get_state()
+            self._mark = now
+        return state
+
+    def _look_into(self, generator: Any) -> None:
+        """Where its memory lies, if it is the Mersenne Twister."""
+        self._generator = generator  # held, so that its address stays good
+        self._state = self._memory = None
+        if type(generator).__name__ == "MT19937":
+            # without ctypes NumPy has none of this
+            with contextlib.suppress(AttributeError, ImportError):
+                end = generator.ctypes.state_address + _MT19937_BYTES
+                self._memory = _memory(end - _MARK, _MARK)
+
+
 class RandomKeeper:
-    """Takes `RandomState`s. NumPy's, slow to read, is read again only when its generator has
-    moved."""
+    """Takes `RandomState`s; Python's and NumPy's, slow to read, only when they have moved."""
 
     def __init__(self, device: torch.device) -> None:
         self._devices = _devices(device)
         self._python = PythonRandom()
-        self._numpy_state: Any = None
-        self._numpy_bytes = b""
-        self._generator: Any = None
-        self._memory: ctypes.Array[ctypes.c_char] | None = None
+        self._numpy = NumpyRandom()
 
     def take(self) -> RandomState:
         return RandomState(
             self._python.take(),
-            self._numpy(),
-            torch.get_rng_state(),
-            accelerator.random_states(self._devices),
+            self._numpy.take(),
+            torch.default_generator.get_state(),
+            accelerator.random_states(self._devices) if self._devices else {},
         )
-
-    def _numpy(self) -> Any:
-        numpy = sys.modules.get("numpy")
-        if numpy is None:
-            return None
-        now = self._generator_bytes(numpy)
-        state = self._numpy_state
-        # A normal deviate can be drawn from the spare one without moving the generator; only with
-        # no spare (state[3] is 0) do equal bytes mean an equal state.
-        if state is None or now is None or now != self._numpy_bytes or state[3]:
-            state = self._numpy_state = numpy.random.get_state()
-            self._numpy_bytes = now or b""
-        return state
-
-    def _generator_bytes(self, numpy: Any) -> bytes | None:
-        """The raw memory of NumPy's global generator, None if it isn't the Mersenne Twister."""
-        try:
-            generator = numpy.random.get_bit_generator()
-            if generator is not self._generator:  # held, so that its address stays good
-                self._generator = generator
-                address = (
-                    generator.ctypes.state_address
-                    if type(generator).__name__ == "MT19937"
-                    else None
-                )
-                self._memory = _memory(address, _MT19937_BYTES) if address else None
-            return self._memory.raw if self._memory is not None else None
-        except (AttributeError, ImportError):
-            return None
 
 
 def _memory(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
