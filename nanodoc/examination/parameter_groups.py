@@ -64,8 +64,10 @@ class Ownership:
             if parameter.grad is not None
         }
 
-    def saw_stepping(self, optimizer: torch.optim.Optimizer) -> None:
+    def saw_stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer steps, perhaps one that neither the recipe nor build() knew."""
+        if self._stepped and optimizer is self._stepped[-1] and self._before_steps.over:
+            return
         if all(optimizer is not known for known in self._stepped):
             self._stepped.append(optimizer)
         self._before_steps.note(

@@ -19,12 +19,15 @@ class StepGradients:
     def __init__(self) -> None:
         self._norms: dict[str, float | None] = {}
         self._looked = 0
+        self.over = False
+        """No further step is looked at."""
 
     def note(self, named: Callable[[], Iterable[tuple[str, torch.nn.Parameter]]]) -> None:
         """An optimizer is about to step. Asks for the parameters only where it looks."""
-        if self._looked == _LOOKS:
+        if self.over:
             return
         self._looked += 1
+        self.over = self._looked == _LOOKS
         # neither a mode of the user's nor a collective may come of it, and no error
         with (
             contextlib.suppress(Exception),

@@ -22,6 +22,7 @@ START: Phase = "start"
 EXAMINATION: Phase = "examination"
 _STEPS = 4096  # of which loss and gradient norm are kept: what a sparkline and its extremes need
 _NUMBERS = {phase: number for number, phase in enumerate(PHASES)}
+_FORWARD = _NUMBERS["forward"]
 # The words at the head of the page: step or -1, number of the phase, steps finished, steps planned,
 # other signs of life, the step of which is asked whether another rank has left it (plus one, or 0),
 # and the one that another has left.
@@ -115,6 +116,17 @@ class TrailWriter:
         """A step is over."""
         _PAIR.pack_into(self._page, _PAIRS + step % _STEPS * _PAIR.size, loss, grad_norm)
         self._head[_FINISHED] = step + 1
+
+    def next(self, step: int, loss: float, grad_norm: float) -> None:
+        """The step before this one is over, with this loss and gradient norm, and this one has
+        begun."""
+        _PAIR.pack_into(self._page, _PAIRS + (step - 1) % _STEPS * _PAIR.size, loss, grad_norm)
+        head = self._head
+        head[_FINISHED] = step
+        if not self._examining:
+            head[_STEP], head[_PHASE] = step, _FORWARD
+            if self.on_phase is not None:
+                self.on_phase(step, "forward")
 
     def of_model(self, modules: Mapping[int, tuple[str, str]]) -> None:
         """(path, type) of the model's modules by their identity; they live as long as the run."""
@@ -224,6 +236,9 @@ class NoTrail(TrailWriter):
         return False
 
     def finished(self, step: int, loss: float, grad_norm: float) -> None:
+        return None
+
+    def next(self, step: int, loss: float, grad_norm: float) -> None:
         return None
 
     def say(self, words: Mapping[str, Any]) -> None:

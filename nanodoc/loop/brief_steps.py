@@ -105,13 +105,11 @@ class BriefSteps:
 
     def wants(self, step: int) -> bool:
         """The step that begins is watched by its losses alone."""
-        return (
-            self._ready
-            and bool(self.shown)
-            and not is_full(step)
-            and self._checkpoints.reaches_back
-            and not self._checkpoints.growing
-        )
+        # as `is_full`, without the call: it is asked at every step
+        if not (self._ready and self.shown) or step < FULL_AT_FIRST or step * _GOLDEN % 1 < _SHARE:
+            return False
+        checkpoints = self._checkpoints
+        return checkpoints.reaches_back and not checkpoints.growing
 
     @property
     def to_be_shown(self) -> bool:
@@ -203,6 +201,7 @@ class BriefSteps:
             self._learning.brief_step(step)
             if step.loss is not None:
                 self._course.written_down(step)
+                self._learning.sampler.elapsed(step.seconds)
         self._course.own_seconds += time.perf_counter() - began
 
     # -- run again ---------------------------------------------------------------------------------

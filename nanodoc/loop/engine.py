@@ -145,7 +145,7 @@ class Engine(SharedRun):
         at = time.perf_counter()
         batches, self._indices = self._feed.step(self._micro_batches)
         began = time.perf_counter()
-        self.learning.loaded(began - at)
+        self.learning.waits.append(began - at)
         if batches is None:
             return None, began
         if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:

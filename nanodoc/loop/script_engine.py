@@ -126,7 +126,7 @@ class ScriptEngine(SharedRun):
         self.requested.closely = not self.replays
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
-        self.learning.loaded(waited)
+        self.learning.waits.append(waited)
         self._before = self._last
         capsule = self._capsule(step, [batch])
         self._tell_begun(capsule)
@@ -151,14 +151,60 @@ class ScriptEngine(SharedRun):
         """The script begins a step that is watched by its losses alone. `numbers` and `drawn` as
         those of its `StepState`."""
         here().at(step, "forward")
+        self._glance = LossObserver().open()
+        self.amp.calls.begin_briefly()
+        self._begin_briefly(step, batch, indices, waited, numbers, drawn)
+
+    def _begin_briefly(
+        self,
+        step: int,
+        batch: Any,
+        indices: list[int] | None,
+        waited: float,
+        numbers: Mapping[str, Any],
+        drawn: Any,
+    ) -> None:
         self._indices = indices
-        self.learning.loaded(waited)
-        start = self.brief.begin(self.keeper.take_briefly(step, [batch]))
+        self.learning.waits.append(waited)
+        start = self._brief = self.brief.begin(self.keeper.take_briefly(step, [batch]))
         start.indices, start.numbers, start.drawn = indices, numbers, drawn
         start.cleared = self.checkpoints.cleared
-        self._brief, self._glance = start, LossObserver().open()
-        self.amp.calls.begin_briefly()
         self._began = time.perf_counter()
+
+    def usual_loss(self, optimizer_steps: int) -> float | None:
+        """The loss of the open step, where that is watched by its losses alone, has differentiated
+        finite ones, and has made so many optimizer steps."""
+        seen = self._glance
+        if seen is None or seen.optimizer_steps != optimizer_steps or not seen.losses:
+            return None
+        loss = seen.loss
+        return loss if math.isfinite(loss) else None
+
+    def next_briefly(
+        self,
+        loss: float,
+        step: int,
+        batch: Any,
+        indices: list[int] | None,
+        waited: float,
+        numbers: Mapping[str, Any],
+        drawn: Any,
+    ) -> None:
+        """The open step had this loss, as of `usual_loss`, and the script begins the next one, that
+        is watched by its losses alone, too: what `close` and `open_briefly` do, in as few calls as
+        can be. The other arguments are those of `open_briefly`."""
+        seen, start, seconds = self._glance, self._brief, time.perf_counter() - self._began
+        assert seen is not None
+        assert start is not None
+        self.left = None
+        self.amp.calls.loop_protocol.ever_stepped += seen.optimizer_steps
+        start.rates = seen.rates
+        self.brief.end(start, loss, seconds)
+        here().next(step, loss, self.course.grad_norms[-1])
+        if self._progress is not None:
+            self._progress(step - 1, loss)
+        seen.begin()
+        self._begin_briefly(step, batch, indices, waited, numbers, drawn)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """An optimizer is about to step. True where the step is watched briefly and is sick."""

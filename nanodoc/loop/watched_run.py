@@ -223,7 +223,6 @@ class WatchedRun:
 
     def _finished_briefly(self, step: BriefStep, loss: float, seconds: float) -> None:
         self.brief.end(step, loss, seconds)
-        self.sampler.elapsed(seconds)
         self._told(step.step, loss)
 
     def _told(self, step: int, loss: float) -> None:

@@ -51,8 +51,7 @@ def installed() -> Iterator[None]:
     told = [
         (owner, name, original := getattr(owner, name), make(original))
         for owner, name, make in (
-            (torch.Tensor, "backward", telling.backward),
-            (torch.autograd, "backward", telling.backward),
+            (torch.autograd, "backward", telling.backward),  # which a tensor's own calls, too
             (GradScaler, "step", _telling_step),
         )
     ]
@@ -87,16 +86,19 @@ class _Telling:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if self._inside or not _open:
                 return original(tensors, *args, **kwargs)
-            for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-                if isinstance(tensor, torch.Tensor):
-                    _open[-1].before_backward(tensor)
-            self._inside = True
-            here().phase("backward")
+            if isinstance(tensors, torch.Tensor):
+                _open[-1].before_backward(tensors)
+            elif isinstance(tensors, (list, tuple)):
+                for tensor in tensors:
+                    if isinstance(tensor, torch.Tensor):
+                        _open[-1].before_backward(tensor)
+            self._inside, crumbs = True, here()
+            crumbs.phase("backward")
             try:
                 return original(tensors, *args, **kwargs)
             finally:
                 self._inside = False
-                here().phase("forward")
+                crumbs.phase("forward")
 
         return backward
 
@@ -136,6 +138,10 @@ class LossObserver:
     on_scaler_step = None
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """A step begins, of which nothing has been seen."""
         self.losses: list[torch.Tensor] = []
         self._read: list[float] = []
         self._at_step = 0.0
@@ -167,16 +173,18 @@ class LossObserver:
     def loss(self) -> float:
         """As the vital signs of a step that is watched in full have it: the mean of the losses that
         its optimizer stepped with; of several optimizer steps the last loss."""
-        mean = self._mean()
         if self.optimizer_steps == 1:
             return self._at_step
+        mean = self._mean()
         return self._read[-1] if self.optimizer_steps and self._read else mean
 
     def _mean(self) -> float:
-        unread = self.losses[len(self._read) :]
-        if unread:
-            self._read += scalar_values(unread)
-        return sum(self._read) / len(self._read) if self._read else 0.0
+        losses, read = self.losses, self._read
+        if len(losses) > len(read):
+            read += scalar_values(losses[len(read) :] if read else losses)
+        if len(read) == 1:
+            return read[0]
+        return sum(read) / len(read) if read else 0.0
 
 
 class Observer:
@@ -346,8 +354,10 @@ class Observer:
 
 def note_rates(optimizer: torch.optim.Optimizer, known: dict[int, list[float | None]]) -> None:
     """Adds the rates that the optimizer steps with to `known`, as in `Observer.rates`."""
-    rates = [group.get("lr") for group in optimizer.param_groups]
-    now = [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
+    now: list[float | None] = []
+    for group in optimizer.param_groups:  # no comprehension: on Python 3.11 each is a call
+        rate = group.get("lr")
+        now.append(float(rate) if isinstance(rate, (int, float)) else None)
     if known.setdefault(id(optimizer), now) != now:
         known[id(optimizer)] = [None] * len(now)
 

@@ -18,8 +18,8 @@ from nanodoc import accelerator
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's mt19937_state: 624 words and a position
 _MARK = 5 * 4
 """Bytes that tell whether a Mersenne Twister has moved: its position, and the four words beside it
-in memory. A draw moves the position; what makes all words anew, as every 624th draw does and a seed,
-leaves four of them as they were once in 2**128 times."""
+in memory. A draw moves the position; what makes all words anew, as every 624th draw does and a
+seed, leaves four of them as they were once in 2**128 times."""
 
 
 @dataclass(slots=True)

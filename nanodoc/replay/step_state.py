@@ -147,12 +147,17 @@ class StateKeeper:
     def take_briefly(self, step: int, batches: list[Any]) -> BriefStep:
         """What it takes to run the step again after those before it."""
         recipe = self._recipe
+        groups: list[list[dict[str, Any]]] = []
+        for optimizer in recipe.optimizers:
+            groups.append(own := [])
+            for group in optimizer.param_groups:
+                own.append(group.copy())
         return BriefStep(
             step,
             batches,
             self._random.take(),
             _versions(batches),
-            [[group.copy() for group in optimizer.param_groups] for optimizer in recipe.optimizers],
+            groups,
             recipe.model.training,
         )
 
@@ -313,7 +318,10 @@ def copy_weights(
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:
-    return [0 if tensor.is_inference() else tensor._version for tensor in tensors_in(batches)]
+    found = []
+    for tensor in tensors_in(batches):
+        found.append(0 if tensor.is_inference() else tensor._version)
+    return found
 
 
 def _lists(attributes: dict[str, Any]) -> list[tuple[list[Any], list[Any] | int]]:

@@ -71,7 +71,8 @@ class WeightHistory:
         self._named = list(runner.recipe.model.named_parameters())
         self._parameters = [p for _, p in self._named]
         self._first_loss: float | None = None
-        self._growing = False
+        self.growing = False
+        """The last loss was far above the first."""
         self._elapsed = 0.0
         self._spent = 0.0
         self._cost = 0.0
@@ -134,7 +135,7 @@ class WeightHistory:
         self._since += seconds
         if self._first_loss is None:
             self._first_loss = abs(loss)
-        self._growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+        self.growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
 
     def brief_steps(self, steps: Sequence[BriefStep]) -> None:
         """Keeps the batches of steps that were watched by their losses alone."""
@@ -158,11 +159,6 @@ class WeightHistory:
         self._wanted = not self._only_first
 
     @property
-    def growing(self) -> bool:
-        """The last loss was far above the first."""
-        return self._growing
-
-    @property
     def anchor(self) -> StepState | None:
         """The latest weights that are known to be finite."""
         return self.good or self.first
@@ -171,13 +167,13 @@ class WeightHistory:
     def reaches_back(self) -> bool:
         """Every step since the latest weights that are kept can be run again from them, in a few
         seconds at most."""
-        anchor = self.anchor
+        anchor, past = self.good or self.first, self.past
         return (
             self.enabled
             and anchor is not None
             and self._since <= _AGAIN
-            and bool(self.past)
-            and self.past[0].step <= anchor.step
+            and len(past) > 0
+            and past[0].step <= anchor.step
         )
 
     @property
@@ -289,7 +285,7 @@ class WeightHistory:
     def _due(self, step: int) -> bool:
         if self.first is None:
             return not any(without_values(p) for p in self._parameters)
-        if self._growing:
+        if self.growing:
             return False
         if self._wanted:
             return True

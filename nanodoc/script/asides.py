@@ -53,7 +53,9 @@ class Asides:
         """A step is run again, and what it does has been seen before."""
         self._model: weakref.ref[torch.nn.Module] | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._before: _Before | None = None
+        self.before: _Before | None = None
+        """How the model was when the last batch of a validation had come; None where the script
+        has trained since."""
         self._looks = 0
         self._taken: dict[int, _Taken] = {}
         self._undo: list[Callable[[], None]] = []
@@ -61,7 +63,7 @@ class Asides:
 
     def of_model(self, model: torch.nn.Module) -> None:
         """This is what is trained."""
-        self._model, self._before = weakref.ref(model), None
+        self._model, self.before = weakref.ref(model), None
 
     def close(self) -> None:
         """Takes the wrappers away, and lets go of everything."""
@@ -69,13 +71,13 @@ class Asides:
             self._undo.pop()()
         self.facts = self.told
         self.averaged.close()
-        self._model, self._iterator, self._before, self._taken = None, None, None, {}
+        self._model, self._iterator, self.before, self._taken = None, None, None, {}
 
     # -- validation --------------------------------------------------------------------------------
 
     def trains(self) -> None:
         """Some loop does, at this moment: what was drawn before is no validation."""
-        self._before = None
+        self.before = None
         self.averaged.trains()
 
     @property
@@ -85,7 +87,7 @@ class Asides:
 
     def before_batch(self, iterator: Any) -> None:
         """A batch of data that are not trained on is about to be drawn."""
-        before, self._before = self._before, None
+        before, self.before = self.before, None
         model, known = self._trained(), self._iterator() if self._iterator is not None else None
         if before is None or model is None or known is not iterator:
             return
@@ -104,7 +106,7 @@ class Asides:
             return
         with contextlib.suppress(Exception):  # as above
             norms = {name: int(layer.num_batches_tracked) for name, layer in _norms(model)}
-            self._before = _Before(norms, _random_states(model))
+            self.before = _Before(norms, _random_states(model))
             self._iterator = weakref.ref(iterator)
 
     def _trained(self) -> torch.nn.Module | None:

@@ -32,6 +32,8 @@ class AveragedWeights:
         self._quiet = quiet
         self._trained = trained
         self._looked = False
+        self.waits = True
+        """What is done when the script trains is still to be done."""
         self._copied: Place | None = None
         self._first: Place | None = None
         self._kind = ""
@@ -53,6 +55,7 @@ class AveragedWeights:
             self._first = self._first or self._copied
             self._times += 1
             self._copied = None
+        self.waits = not self._looked or self._copied is not None
 
     def put_back(self) -> None:
         """The model has been given other weights."""
@@ -92,6 +95,7 @@ class AveragedWeights:
             if before is not None and first is not None and not torch.equal(before, first):
                 own, caller = calling_places(2)
                 self._copied, self._kind = caller or own, type(average).__name__
+                self.waits = True
             return out
 
         return copy_to

@@ -36,8 +36,6 @@ class EndingSession(SearchSession):
         self._conclude = conclude
         self._leaving: int | None = None
         """The exception, by identity, that left the step's loop."""
-        self._asked_to_end = False
-        """While nanodoc's own code ran."""
         self.engine: ScriptEngine | None = None
         self.steps = 0
 

@@ -4,16 +4,16 @@ last iteration that was watched in full."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
 from nanodoc.script.iteration import (
+    NUMBERS,
     Changing,
     IterationStart,
+    ScriptBatch,
     batch_names,
-    batch_of,
-    numbers_among,
     start_of,
 )
 from nanodoc.script.outside import Drawings, Outside
@@ -26,30 +26,43 @@ class Glance:
 
     own_batch: Any
     numbers: dict[str, Any]
-    recorded: Drawings = field(default_factory=Drawings)
+    recorded: Drawings
 
 
-def glance_at(
-    frame: FrameType, full: IterationStart | None, bound: Mapping[str, Any] | None
-) -> Glance | None:
-    """Of the iteration that `frame` is about to run. `full`: the last one that was watched in full;
-    None where this one looks otherwise."""
-    if full is None or full.batch_is_copy or frame.f_code is not full.code:
-        return None
-    if frame.f_code.co_name == "<module>":
-        variables: Mapping[str, Any] = frame.f_globals
-    else:
-        variables = variables_of_frame(frame)
-    if bound:
-        variables = {**variables, **bound}
-    loop, known = full.loop, full.variables
-    numbers = numbers_among(full.numbers, variables, frame.f_globals)
-    if numbers.keys() != full.numbers.keys():
-        return None
-    names = batch_names(loop, known)
-    if any(type(variables.get(name)) is not type(known[name]) for name in names):
-        return None
-    return Glance(batch_of(names, variables), numbers, Drawings(full.code))
+class Glances:
+    """Of iterations that look like `full`, the last one that was watched in full."""
+
+    def __init__(self, full: IterationStart) -> None:
+        self.full = full
+        self._code = full.code
+        self._of_module = full.code.co_name == "<module>"
+        self._numbers = tuple(full.numbers)
+        known = full.variables
+        self._batch = tuple((name, type(known[name])) for name in batch_names(full.loop, known))
+
+    def at(self, frame: FrameType, bound: Mapping[str, Any] | None) -> Glance | None:
+        """Of the iteration that `frame` is about to run; None where it looks otherwise."""
+        if frame.f_code is not self._code or self.full.batch_is_copy:
+            return None
+        beside = frame.f_globals
+        variables: Mapping[str, Any] = beside if self._of_module else variables_of_frame(frame)
+        if bound:
+            variables = {**variables, **bound}
+        numbers = {}
+        for name in self._numbers:
+            number = variables.get(name, beside.get(name))
+            if type(number) not in NUMBERS:
+                return None
+            numbers[name] = number
+        batch, value = ScriptBatch(), None
+        for name, kind in self._batch:
+            value = variables.get(name)
+            if type(value) is not kind:
+                return None
+            batch[name] = value
+        recorded = Drawings()
+        recorded.code = self._code
+        return Glance(value if len(batch) == 1 else batch, numbers, recorded)
 
 
 def start_at(

@@ -14,11 +14,11 @@ import torch
 from nanodoc import accelerator
 from nanodoc.replay.objects import HOLDS_NOTHING, SUSPENDED, PlainState
 from nanodoc.script.loops import Loop
-from nanodoc.script.outside import Drawings, Outside
+from nanodoc.script.outside import Drawings, Outside, drawings_of
 from nanodoc.tensors.nested import map_tensors, tensors_of
 from nanodoc.trace.frame_variables import variables_of_frame
 
-_NUMBERS = (int, float)
+NUMBERS = (int, float)
 _TRAINED = (torch.nn.Module, torch.optim.Optimizer)
 _LEARNT_FROM = 3  # iterations
 AutocastFlags = tuple[tuple[str, bool, torch.dtype], ...]
@@ -141,7 +141,7 @@ def start_of(
         is_copy,
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
-        Drawings(code),
+        drawings_of(code),
         numbers_among((*loop.targets, *loop.carried), variables, beside),
         suspended,
         batch,
@@ -153,7 +153,7 @@ def numbers_among(
 ) -> dict[str, Any]:
     """The numbers of these names: a function's variables, or else global ones (`beside`)."""
     found = {name: variables.get(name, beside.get(name)) for name in names}
-    return {name: value for name, value in found.items() if type(value) in _NUMBERS}
+    return {name: value for name, value in found.items() if type(value) in NUMBERS}
 
 
 def batch_names(loop: Loop, variables: Mapping[str, Any]) -> list[str]:

@@ -50,11 +50,17 @@ _MOST_VALIDATED = 4  # data sets
 
 
 class Drawings(deque[Drawn]):
-    """What one iteration drew, in order; `code` is that of the frame it runs in."""
+    """What one iteration drew, in order."""
 
-    def __init__(self, code: types.CodeType | None = None) -> None:
-        super().__init__()
-        self.code = code
+    code: types.CodeType | None = None
+    """That of the frame it runs in."""
+
+
+def drawings_of(code: types.CodeType | None) -> Drawings:
+    """None yet, of an iteration that runs in a frame of this code."""
+    found = Drawings()
+    found.code = code
+    return found
 
 
 class StopReplay(BaseException):
@@ -108,12 +114,15 @@ class Outside:
     def trains(self) -> None:
         """A backward pass begins, or an optimizer is about to step."""
         self.trainings += 1
-        self.asides.trains()
+        asides = self.asides
+        if asides.before is not None or asides.averaged.waits:
+            asides.trains()
 
     def begin_step(self) -> None:
         """An iteration of the training begins: what was drawn from last is what it trains on, and
         not what a validation draws from later."""
-        self.asides.trains()
+        if self.asides.before is not None or self.asides.averaged.waits:
+            self.asides.trains()
         dataset = getattr(self.iterator, "_dataset", None)
         if dataset is not None and self._trained_by() is not self.iterator:
             if self.trained_on is None or dataset is not self.trained_on.dataset:
@@ -343,12 +352,19 @@ class Outside:
     def _answering(self, method: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.draw(lambda: method(*args, **kwargs))
 
-    def indices_of(self, values: list[Any]) -> list[int] | None:
-        """The data set's indices of the batch, where `values` come from the loader's last one."""
+    def indices_of(self, value: Any) -> list[int] | None:
+        """The data set's indices of the batch, where `value` comes from the loader's last one."""
         if self.last is None:
             return None
-        own = {id(tensor) for _, tensor in tensor_leaves(values)}
         batch, indices = self.last
+        if value is batch:
+            return indices
+        if type(batch) in (list, tuple) and isinstance(value, dict):  # by name, as they were bound
+            for part in value.values():
+                for own in batch:
+                    if part is own and isinstance(part, torch.Tensor):
+                        return indices
+        own = {id(tensor) for _, tensor in tensor_leaves([value])}
         return indices if any(id(t) in own for _, t in tensor_leaves([batch])) else None
 
 

@@ -17,7 +17,7 @@ from nanodoc.replay.objects import LONGEST, PLAIN, PlainState, is_stateful
 from nanodoc.replay.plain_values import holds_dropped, like, plain
 from nanodoc.replay.random_sources import set_state_of_source, state_of_source
 from nanodoc.replay.saved_random import random_content, random_state
-from nanodoc.script.outside import Drawings
+from nanodoc.script.outside import drawings_of
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.supervise.launch import Launch
 
@@ -89,7 +89,7 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     step.undo = PlainState(_reached(step).values())
     templates = [value for _, value, _ in step.recorded]
     templates += [None] * (len(saved["drawn"]) - len(templates))
-    drawn = Drawings(step.code)
+    drawn = drawings_of(step.code)
     for (ended, value, random), template in zip(saved["drawn"], templates, strict=False):
         then = random_state({**content, "rng": random})
         assert then is not None  # the snapshot's shape was checked

@@ -82,6 +82,8 @@ class SearchSession:
         self._search = Search(loops, outside, self._recovered, wanted)
         self._first: Candidate | None = None
         self._busy = False
+        self._asked_to_end = False
+        """While nanodoc's own code ran."""
         self._at_end: int | None = None
         """The loop that came to its end last, by itself."""
         self._since = 0
@@ -131,6 +133,22 @@ class SearchSession:
         """While nanodoc's own code runs: the marks and hooks that it meets are not the script's. An
         error of its own ends the watching, and the script goes on."""
         return _Ours(self)
+
+    def _in_ours(self, do: Callable[..., bool | None], *arguments: Any) -> bool | None:
+        """As `do(*arguments)` within `_ours`, in fewer calls; True where an error of nanodoc's own
+        has ended the watching."""
+        self._busy = True
+        try:
+            done = do(*arguments)
+        except BaseException as error:
+            if not self._breaks(error):
+                raise
+            done = True
+        finally:
+            self._busy = False
+        if self._asked_to_end:
+            self._gone_on()
+        return done
 
     def _breaks(self, error: BaseException | None) -> bool:
         """It is an error of nanodoc's own, which ends the watching."""

@@ -58,6 +58,10 @@ class Succession:
         self._own = self._strange = False
         self._elsewhere = 0
 
+    def stepped(self) -> None:
+        """One of the optimizers of the training that is watched steps in its loop."""
+        self._own = True
+
     def stepped_inside(
         self,
         optimizer: torch.optim.Optimizer,

@@ -75,7 +75,7 @@ def _rebuilt(value: Any, inner: Callable[[Any], Any]) -> Any:
 
 def is_flat(value: Any) -> bool:
     """A plain tuple or list of plain tensors, as most batches are: nothing in it need be walked."""
-    return type(value) in _PLAIN and all(type(item) is torch.Tensor for item in value)
+    return type(value) in _PLAIN and _flat_tensors(value) is not None
 
 
 def in_own_containers(value: Any) -> Any:
@@ -91,12 +91,13 @@ def in_own_containers(value: Any) -> Any:
 
 def lies_on(value: Any, device: torch.device) -> bool:
     """Every tensor of `value` is on `device` already."""
-    tensors = tensors_of(value)
-    return all(
-        tensor.device.type == device.type
-        and (device.index is None or tensor.device.index in (None, device.index))
-        for tensor in tensors
-    )
+    for tensor in tensors_of(value):
+        own = tensor.device
+        if own.type != device.type:
+            return False
+        if device.index is not None and own.index not in (None, device.index):
+            return False
+    return True
 
 
 def takes_hooks(module: torch.nn.Module) -> bool:
@@ -138,10 +139,13 @@ def tensors_of(value: Any) -> Sequence[torch.Tensor]:
 
 def tensors_in(batches: Sequence[Any]) -> list[torch.Tensor]:
     """The tensors of several batches; what they hold together comes once, but for plain tensors."""
-    found = [_flat_tensors(batch) for batch in batches]
-    if any(tensors is None for tensors in found):
-        return [tensor for _, tensor in tensor_leaves(list(batches))]
-    return [tensor for tensors in found for tensor in tensors or ()]
+    found: list[torch.Tensor] = []
+    for batch in batches:
+        tensors = _flat_tensors(batch)
+        if tensors is None:
+            return [tensor for _, tensor in tensor_leaves(list(batches))]
+        found += tensors
+    return found
 
 
 def holds_only_tensors(value: Any) -> bool:
@@ -158,12 +162,15 @@ def _flat_tensors(value: Any) -> Sequence[torch.Tensor] | None:
     if kind in _SINGLE:
         return ()
     if kind in _PLAIN:
-        items = value
+        items: Sequence[Any] = value
     elif getattr(kind, "values", None) is dict.values:
         items = list(value.values())
     else:
         return None
-    return items if all(type(item) is torch.Tensor for item in items) else None
+    for item in items:  # at every step, where a generator is felt
+        if type(item) is not torch.Tensor:
+            return None
+    return items
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -215,7 +222,10 @@ def leading_size(value: Any) -> int:
     tensor's first dimension: the batch's size as far as a glance tells, 0 without any."""
     flat = None if type(value) is list else _flat_tensors(value)
     if flat is not None:
-        return next((int(tensor.size(0)) for tensor in flat if tensor.dim()), 0)
+        for tensor in flat:
+            if tensor.dim():
+                return int(tensor.size(0))
+        return 0
     if is_list_of_samples(value):
         return len(value)
     return size_of_fields(value) or next(

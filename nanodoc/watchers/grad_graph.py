@@ -131,9 +131,7 @@ class GraphWatch(Watch):
                 watch._switched_off = (frame.f_code, frame.f_lasti)
 
         torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
-        hook = register_optimizer_step_pre_hook(
-            lambda optimizer, args, kwargs: self.ownership.saw_stepping(optimizer)
-        )
+        hook = register_optimizer_step_pre_hook(self.ownership.saw_stepping)
         try:
             yield
         finally:

@@ -84,7 +84,8 @@ class LearningWatch(Watch):
         self._every = 1
         self._begun = False
         self._training: list[tuple[int, bool]] = []
-        self._waits: list[float] = []
+        self.waits: list[float] = []
+        """Seconds after which each batch came."""
         self._told: Any = None
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
@@ -126,17 +127,13 @@ class LearningWatch(Watch):
         """The highest learning rate of each step so far."""
         return [max(rates, default=0.0) for rates in self._rates]
 
-    def loaded(self, seconds: float) -> None:
-        """The next batch came after so many seconds."""
-        self._waits.append(seconds)
-
     @property
     def load_seconds(self) -> float:
         """Seconds that the run waited for data so far."""
-        return sum(self._waits)
+        return sum(self.waits)
 
     def line(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"load_seconds": self._waits[-1] if self._waits else 0.0}
+        found: dict[str, Any] = {"load_seconds": self.waits[-1] if self.waits else 0.0}
         rates = self._rates[-1] if self._rates else ()
         if len(rates) > 1:
             found["learning_rates"] = list(rates)
@@ -186,7 +183,7 @@ class LearningWatch(Watch):
                 batches,
                 loader=loader_of(self._recipe.data) is not None,
                 per_pass=per_pass(self._recipe.data),
-                waits=self._waits,
+                waits=self.waits,
                 step_seconds=end.step_seconds,
                 steps=end.steps,
             )
