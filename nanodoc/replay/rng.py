@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
 import struct
 import sys
@@ -17,12 +18,14 @@ from nanodoc import accelerator
 
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's mt19937_state: 624 words and a position
 _MARK = 5 * 4
-"""Bytes that tell whether a Mersenne Twister has moved: its position, and the four words beside it
-in memory. A draw moves the position; what makes all words anew, as every 624th draw does and a
-seed, leaves four of them as they were once in 2**128 times."""
+"""Bytes that tell whether a Mersenne Twister has moved: its position, and as many of the words
+beside it in memory. A draw moves the position; what makes all words anew, as every 624th draw
+does and a seed, leaves two of them as they were once in 2**64 times."""
+_NOTHING = memoryview(b"")
+_TORCH_POSITION = struct.Struct("<iiI")  # as torch's mt19937 holds them: left, seeded, next
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RandomState:
     """Python's, NumPy's (if loaded), torch's CPU and every accelerator's random state."""
 
@@ -58,20 +61,20 @@ class PythonRandom:
 
     def __init__(self) -> None:
         self._state: Any = None
-        self._mark = b""
+        self._known = b""
         self._generator = getattr(random, "_inst", None)
-        self._readable = self._is_as_expected()
-        self._memory = _memory(id(self._generator) + self._HEAD, _MARK)
+        self._memory = _memory(id(self._generator) + self._HEAD) if self._is_as_expected() else None
+        self.mark: memoryview | None = None
+        """As long as these bytes are those that they were when the state was taken last, the state
+        is the same; None where they do not tell."""
 
     def take(self) -> Any:
         """What `random.getstate()` gives."""
-        if not self._readable:
-            return random.getstate()
-        now = self._memory.raw
-        # the spare normal deviate lies elsewhere
-        spare = getattr(self._generator, "gauss_next", None)
-        if self._state is None or now != self._mark or spare != self._state[2]:
-            self._state, self._mark = random.getstate(), now
+        if self.mark is None or self.mark != self._known:
+            # a spare normal deviate, which lies elsewhere, is drawn without moving the generator
+            self._state = random.getstate()
+            self.mark = self._memory if self._state[2] is None else None
+            self._known = bytes(self.mark) if self.mark is not None else b""
         return self._state
 
     def _is_as_expected(self) -> bool:
@@ -88,66 +91,133 @@ class PythonRandom:
 
 
 class NumpyRandom:
-    """The random state of NumPy's global generator, None where NumPy is not loaded. `get_state`
-    copies it; it is asked again only when the generator has moved."""
+    """The random state of NumPy's global generator, None where NumPy is not loaded; taken as
+    `PythonRandom`'s."""
 
     def __init__(self) -> None:
         self._state: Any = None
-        self._mark: bytes | None = None
+        self._known = b""
         self._generator: Any = None
-        self._memory: ctypes.Array[ctypes.c_char] | None = None
+        self._memory: memoryview | None = None
+        self.mark: memoryview | None = _NOTHING
+        """As `PythonRandom.mark`."""
 
     def take(self) -> Any:
         """What `numpy.random.get_state()` gives."""
         numpy = sys.modules.get("numpy")
         if numpy is None:
             return None
-        try:
+        generator = None
+        with contextlib.suppress(AttributeError):  # before NumPy 1.24
             generator = numpy.random.get_bit_generator()
-        except AttributeError:  # before NumPy 1.24
-            return numpy.random.get_state()
-        if generator is not self._generator:
+        if generator is None or generator is not self._generator:
             self._look_into(generator)
-        now = self._memory.raw if self._memory is not None else None
-        state = self._state
-        # A normal deviate can be drawn from the spare one without moving the generator; only with
-        # no spare (state[3] is 0) do equal marks mean an equal state.
-        if state is None or now is None or now != self._mark or state[3]:
-            state = self._state = numpy.random.get_state()
-            self._mark = now
-        return state
+        if self.mark is None or self.mark != self._known:
+            self._state = numpy.random.get_state()
+            # as a spare deviate of Python's
+            self.mark = None if self._state[3] else self._memory
+            self._known = bytes(self.mark) if self.mark is not None else b""
+        return self._state
 
     def _look_into(self, generator: Any) -> None:
         """Where its memory lies, if it is the Mersenne Twister."""
         self._generator = generator  # held, so that its address stays good
-        self._state = self._memory = None
+        self.mark = self._memory = None
         if type(generator).__name__ == "MT19937":
             # without ctypes NumPy has none of this
             with contextlib.suppress(AttributeError, ImportError):
                 end = generator.ctypes.state_address + _MT19937_BYTES
-                self._memory = _memory(end - _MARK, _MARK)
+                self._memory = _memory(end - _MARK)
+
+
+class TorchRandom:
+    """The random state of torch's generator of the CPU, taken as `PythonRandom`'s. Its memory is
+    looked into where the operating system tells what lies there (Linux)."""
+
+    _HEAD = struct.Struct("<QiiQ")  # seed, words left, whether it is seeded, the next word
+    _TAIL = _HEAD.size + 624 * 8  # spare normal deviates, as `get_state` gives them
+
+    def __init__(self) -> None:
+        self._generator = torch.default_generator
+        self._state = self._generator.get_state()
+        self._known = b""
+        self._memory = self._found(self._bytes())
+        self.mark: memoryview | None = None
+        """As `PythonRandom.mark`."""
+
+    def take(self) -> torch.Tensor:
+        """What `torch.get_rng_state()` gives."""
+        if self._memory is None:
+            return self._generator.get_state()
+        if self.mark is None or self.mark != self._known:
+            self._state = self._generator.get_state()
+            self.mark = None if any(self._bytes()[self._TAIL :]) else self._memory
+            self._known = bytes(self.mark) if self.mark is not None else b""
+        return self._state
+
+    def _bytes(self) -> bytes:
+        """Those of the state; read so that no mode of the user's sees it."""
+        with torch._C.DisableTorchFunction():
+            return ctypes.string_at(self._state.data_ptr(), self._state.nbytes)
+
+    def _found(self, state: bytes) -> memoryview | None:
+        """Where the generator's position lies, which is followed by its words."""
+        _, left, _, following = self._HEAD.unpack_from(state)
+        words = struct.pack("<624I", *struct.unpack_from("<624Q", state, self._HEAD.size))
+        with contextlib.suppress(OSError, ValueError):
+            owner = ctypes.c_void_p.from_address(id(self._generator) + object.__basicsize__).value
+            memory = _readable(owner or 0, 4096)
+            at = memory.index(words) - _TORCH_POSITION.size
+            if at >= 0 and _TORCH_POSITION.unpack_from(memory, at)[::2] == (left, following):
+                return _memory((owner or 0) + at)
+        return None
 
 
 class RandomKeeper:
-    """Takes `RandomState`s; Python's and NumPy's, slow to read, only when they have moved."""
+    """Takes `RandomState`s; what is slow to read only when it has moved."""
 
     def __init__(self, device: torch.device) -> None:
         self._devices = _devices(device)
-        self._python = PythonRandom()
-        self._numpy = NumpyRandom()
+        self._python, self._numpy, self._torch = PythonRandom(), NumpyRandom(), TorchRandom()
+        self._state: RandomState | None = None
+        self._marks: tuple[memoryview, ...] = ()
+        self._known = b""
 
     def take(self) -> RandomState:
-        return RandomState(
+        """The state of now."""
+        self._state = RandomState(
             self._python.take(),
             self._numpy.take(),
-            torch.default_generator.get_state(),
+            self._torch.take(),
             accelerator.random_states(self._devices) if self._devices else {},
         )
+        marks = (self._python.mark, self._numpy.mark, self._torch.mark)
+        told = () if self._devices else tuple(mark for mark in marks if mark is not None)
+        self._marks = told if len(told) == len(marks) else ()
+        self._known = b"".join(self._marks)
+        return self._state
+
+    def again(self) -> RandomState:
+        """The state of now, for a step that has to cost little: that NumPy was given another
+        generator since the last `take` is not seen."""
+        if self._marks and self._state is not None and b"".join(self._marks) == self._known:
+            return self._state
+        return self.take()
 
 
-def _memory(address: int, size: int) -> ctypes.Array[ctypes.c_char]:
-    """These bytes; nothing is read yet. Whoever has it keeps what lies there alive."""
-    return (ctypes.c_char * size).from_address(address)
+def _memory(address: int) -> memoryview:
+    """The bytes of a mark; nothing is read yet. Whoever has it keeps what lies there alive."""
+    return memoryview((ctypes.c_char * _MARK).from_address(address)).cast("B")
+
+
+def _readable(address: int, size: int) -> bytes:
+    """As many of these bytes as there are, read by the operating system. Raises `OSError` where
+    none is."""
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        return os.pread(memory, size, address)
+    finally:
+        os.close(memory)
 
 
 def _devices(device: torch.device) -> tuple[torch.device, ...]:

@@ -155,7 +155,7 @@ class StateKeeper:
         return BriefStep(
             step,
             batches,
-            self._random.take(),
+            self._random.again(),
             _versions(batches),
             groups,
             recipe.model.training,

@@ -9,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanodoc.replay.rng import NumpyRandom, PythonRandom, RandomKeeper
+from nanodoc.replay.rng import NumpyRandom, PythonRandom, RandomKeeper, TorchRandom
 
 DRAWS: dict[str, Callable[[], object]] = {
     "nothing": lambda: None,
@@ -25,6 +27,9 @@ DRAWS: dict[str, Callable[[], object]] = {
     "numpy seed": lambda: np.random.seed(3),
     "numpy state": lambda: np.random.set_state(np.random.RandomState(5).get_state()),
     "torch": lambda: torch.rand(1),
+    "torch, all words once": lambda: torch.rand(624),
+    "torch normal, whose second value is spare": lambda: torch.randn(3),
+    "torch seed": lambda: torch.manual_seed(3),
 }
 
 
@@ -48,16 +53,30 @@ def test_what_is_kept_is_the_state_whatever_was_drawn(names: list[str]) -> None:
         keeper = RandomKeeper(torch.device("cpu"))
         for name in ["nothing", *names, "nothing"]:
             DRAWS[name]()
-            taken = keeper.take()
+            taken = keeper.again()
             assert taken.python == random.getstate(), name
             assert same(taken.numpy, np.random.get_state()), name
             assert torch.equal(taken.cpu, torch.get_rng_state()), name
 
 
 def test_a_state_that_has_not_moved_is_not_read_again() -> None:
-    python, numpy = PythonRandom(), NumpyRandom()
-    assert python.take() is python.take()
-    assert numpy.take() is numpy.take()
+    for source in (PythonRandom(), NumpyRandom(), TorchRandom()):
+        assert source.take() is source.take()
+    keeper = RandomKeeper(torch.device("cpu"))
+    assert keeper.take() is keeper.again()
+
+
+def test_reading_a_state_is_no_op_that_a_mode_would_see() -> None:
+    class Raising(TorchDispatchMode):
+        def __torch_dispatch__(self, op: object, *_: object, **__: object) -> object:
+            raise AssertionError(op)
+
+    class Refusing(TorchFunctionMode):
+        def __torch_function__(self, function: object, *_: object, **__: object) -> object:
+            raise AssertionError(function)
+
+    with Refusing(), Raising():
+        TorchRandom().take()
 
 
 def test_another_generator_of_numpy_is_read_from_itself() -> None:
