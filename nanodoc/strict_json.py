@@ -30,7 +30,7 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(letter)[1:-1] if letter != "\x7f" else "\\u007f"
 
 
-def one_line(value: dict[str, Any]) -> str:
+def one_line(value: Any) -> str:
     """`value` as JSON on one line, in ASCII."""
     try:
         return json.dumps(value, allow_nan=False)

@@ -50,12 +50,16 @@ _LOSS, _WEIGHTS = 1e-2, 1e-3
 step; what another order of batches or another dropout mask makes of a loss is more."""
 _GOLDEN = (5**0.5 - 1) / 2
 _SHARE = 1 / 16
+_HALVED_AT, _HALVED_AGAIN_AT = 512, 2048
+"""Steps. What changes in so long a training does so more slowly."""
 
 
 def is_full(step: int) -> bool:
-    """One in sixteen. Multiples of the golden ratio lie as evenly as can be, and never fall in step
-    with what a loop does every few iterations."""
-    return step < FULL_AT_FIRST or step * _GOLDEN % 1 < _SHARE
+    """One in sixteen, then one in 32, then one in 64. Multiples of the golden ratio lie as evenly
+    as can be, and never fall in step with what a loop does every few iterations."""
+    if step < _HALVED_AT:
+        return step < FULL_AT_FIRST or step * _GOLDEN % 1 < _SHARE
+    return step * _GOLDEN % 1 < (_SHARE / 2 if step < _HALVED_AGAIN_AT else _SHARE / 4)
 
 
 @dataclass(slots=True)
@@ -105,8 +109,7 @@ class BriefSteps:
 
     def wants(self, step: int) -> bool:
         """The step that begins is watched by its losses alone."""
-        # as `is_full`, without the call: it is asked at every step
-        if not (self._ready and self.shown) or step < FULL_AT_FIRST or step * _GOLDEN % 1 < _SHARE:
+        if not (self._ready and self.shown) or is_full(step):
             return False
         checkpoints = self._checkpoints
         return checkpoints.reaches_back and not checkpoints.growing
@@ -197,11 +200,10 @@ class BriefSteps:
         began = time.perf_counter()
         steps, self._open = self._open, []
         self._checkpoints.brief_steps(steps)
+        self._course.written_down(steps)
         for step in steps:
             self._learning.brief_step(step)
-            if step.loss is not None:
-                self._course.written_down(step)
-                self._learning.sampler.elapsed(step.seconds)
+            self._learning.sampler.elapsed(step.seconds)
         self._course.own_seconds += time.perf_counter() - began
 
     # -- run again ---------------------------------------------------------------------------------

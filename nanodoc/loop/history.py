@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +20,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _HEADER = "nanodoc_history"
-_SECONDS = 0.2
+_SECONDS = 1.0
 
 
 class History:
@@ -36,15 +38,24 @@ class History:
                 f"cannot write to {folder}: {error.strerror or error}; choose another with "
                 "--snapshot-dir"
             ) from error
-        self._waiting: list[dict[str, Any]] = [{_HEADER: 1}]
+        self._waiting: list[dict[str, Any] | str] = [{_HEADER: 1}]
         self._written = 0.0
         self._write()
 
     def step(self, **values: Any) -> None:
         """Notes one step; NaN and inf become the strings "nan", "inf" and "-inf" (strict JSON)."""
         self._waiting.append(values)
-        if time.monotonic() - self._written > _SECONDS:
-            self._write()
+        self._write_now_and_then()
+
+    def brief_steps(self, steps: Iterable[tuple[int, float, float | None, float]]) -> None:
+        """Notes steps of which only (number, loss, learning rate, seconds) is known, as `step`
+        does."""
+        self._waiting += [
+            f'{{"step": {step}, "loss": {_number(loss)}, "lr": {_number(lr)}, '
+            f'"seconds": {_number(seconds)}}}'
+            for step, loss, lr, seconds in steps
+        ]
+        self._write_now_and_then()
 
     def close(self) -> None:
         if self._file is not None:
@@ -53,18 +64,31 @@ class History:
             self._file.close()
             self._file = None
 
+    def _write_now_and_then(self) -> None:
+        """A fast loop's steps are written some at a time: a system call each would slow it."""
+        if time.monotonic() - self._written > _SECONDS:
+            self._write()
+
     def _write(self) -> None:
-        """Writes what waits. A fast loop's steps are written some at a time: a system call each
-        would slow it."""
+        """Writes what waits."""
         self._written = time.monotonic()
         lines, self._waiting = self._waiting, []
         if self._file is None:
             return
         try:
-            self._file.writelines(one_line(line) + "\n" for line in lines)
+            self._file.writelines(
+                f"{line if isinstance(line, str) else one_line(line)}\n" for line in lines
+            )
             self._file.flush()
         except OSError:  # a full disk must not end the user's training
             self._file = None
+
+
+def _number(value: float | None) -> str:
+    """As strict JSON."""
+    if value is None:
+        return "null"
+    return repr(value) if math.isfinite(value) else one_line(value)
 
 
 def _free_file(folder: Path, stem: str) -> tuple[Path, TextIO | None]:

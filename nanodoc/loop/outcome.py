@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,15 +131,20 @@ class RunMetrics:
         self.losses.append(loss)
         self.grad_norms.append(self.grad_norms[-1])
 
-    def written_down(self, step: BriefStep) -> None:
-        """Such a step, in the history."""
-        indices = step.indices
-        size = len(indices) if indices else sum(leading_size(batch) for batch in step.batches)
-        if size and step.seconds > 0:
-            self._throughputs.append(size / step.seconds)
-        if self._history is not None:
+    def written_down(self, steps: Iterable[BriefStep]) -> None:
+        """Such steps, in the history."""
+        rows = []
+        for step in steps:
+            if step.loss is None:
+                continue
+            indices = step.indices
+            size = len(indices) if indices else sum(map(leading_size, step.batches))
+            if size and step.seconds > 0:
+                self._throughputs.append(size / step.seconds)
             rate = rate_of(step.groups[0][0]) if step.groups else None
-            self._history.step(step=step.step, loss=step.loss, lr=rate, seconds=step.seconds)
+            rows.append((step.step, step.loss, rate, step.seconds))
+        if self._history is not None:
+            self._history.brief_steps(rows)
 
     def back_to(self, step: int) -> None:
         """That step was the last that went well or the first that did not: those behind it do not

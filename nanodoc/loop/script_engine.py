@@ -241,7 +241,7 @@ class ScriptEngine(SharedRun):
     def trained(self) -> bool:
         """The open step has differentiated a loss, or an optimizer has stepped."""
         seen = self._seen
-        return seen is not None and bool(seen.losses or seen.optimizer_steps)
+        return seen is not None and (seen.differentiated or seen.optimizer_steps > 0)
 
     def close(self) -> Stop | None:
         """The step is over."""
@@ -263,7 +263,9 @@ class ScriptEngine(SharedRun):
         loss, stepped = glance.loss, glance.optimizer_steps
         if not math.isfinite(loss) and stepped:
             return self._sick_briefly(start, loss)
-        if not (stepped and glance.losses):  # the loop left a bad batch out, or does something else
+        if not (
+            stepped and glance.differentiated
+        ):  # the loop left a bad batch out, or does something else
             self.brief.give_up()
         seconds = time.perf_counter() - self._began
         start.rates = glance.rates

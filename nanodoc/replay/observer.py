@@ -142,8 +142,9 @@ class LossObserver:
 
     def begin(self) -> None:
         """A step begins, of which nothing has been seen."""
-        self.losses: list[torch.Tensor] = []
-        self._read: list[float] = []
+        self.losses: list[float] = []
+        """Those that were read."""
+        self._unread: list[torch.Tensor] = []
         self._at_step = 0.0
         self.optimizer_steps = 0
         self.rates: dict[int, list[float | None]] = {}
@@ -157,8 +158,22 @@ class LossObserver:
         _open.remove(self)
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        if loss.numel() == 1:
-            self.losses.append(loss.detach())
+        """A loss is about to be differentiated. One in the host's memory, for which nobody has to
+        wait, is read at once."""
+        if loss.numel() != 1:
+            return
+        if type(loss) is torch.Tensor and loss.is_cpu and loss.is_floating_point():
+            try:
+                self.losses.append(loss.item())
+                return
+            except Exception:  # what a mode of the user's says; it is read later
+                pass
+        self._unread.append(loss.detach())
+
+    @property
+    def differentiated(self) -> bool:
+        """A loss has been."""
+        return bool(self.losses or self._unread)
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """An optimizer is about to step. False where one of the losses is not finite."""
@@ -176,15 +191,16 @@ class LossObserver:
         if self.optimizer_steps == 1:
             return self._at_step
         mean = self._mean()
-        return self._read[-1] if self.optimizer_steps and self._read else mean
+        return self.losses[-1] if self.optimizer_steps and self.losses else mean
 
     def _mean(self) -> float:
-        losses, read = self.losses, self._read
-        if len(losses) > len(read):
-            read += scalar_values(losses[len(read) :] if read else losses)
-        if len(read) == 1:
-            return read[0]
-        return sum(read) / len(read) if read else 0.0
+        losses = self.losses
+        if self._unread:
+            losses += scalar_values(self._unread)
+            self._unread = []
+        if len(losses) == 1:
+            return losses[0]
+        return sum(losses) / len(losses) if losses else 0.0
 
 
 class Observer:
@@ -265,6 +281,11 @@ class Observer:
         self.outputs += 1
         if self.on_output is not None:
             self.on_output(loss)
+
+    @property
+    def differentiated(self) -> bool:
+        """A loss has been."""
+        return bool(self.losses)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         evaluations = 0
