@@ -268,15 +268,16 @@ def shared_page() -> int:
     return descriptor
 
 
-_here: TrailWriter = NoTrail()
+current: TrailWriter = NoTrail()
+"""What `here` gives, without the call; asked of this module each time."""
 
 
 def here() -> TrailWriter:
     """This process's own crumbs."""
-    return _here
+    return current
 
 
 def leave(crumbs: TrailWriter) -> None:
     """This process leaves its crumbs on that page."""
-    global _here
-    _here = crumbs
+    global current
+    current = crumbs

@@ -104,15 +104,23 @@ class BriefSteps:
         self._rounds = runner.device.type != "cpu"
         self._ready = False
         self._open: list[BriefStep] = []
+        self.until = 0
+        """The steps before this one are wanted, too, if nothing is told to `self` meanwhile."""
         self.came_to = -1
         """The last step that was run again and came to what it had come to."""
 
     def wants(self, step: int) -> bool:
         """The step that begins is watched by its losses alone."""
+        if step < self.until:
+            return True
         if not (self._ready and self.shown) or is_full(step):
             return False
         checkpoints = self._checkpoints
-        return checkpoints.reaches_back and not checkpoints.growing
+        if not checkpoints.reaches_back or checkpoints.growing:
+            return False
+        following = range(step, step + _MOST_OPEN - len(self._open))
+        self.until = next(filter(is_full, following), following.stop)
+        return True
 
     @property
     def to_be_shown(self) -> bool:
@@ -134,6 +142,7 @@ class BriefSteps:
     def full_step(self, step: int, *, plain: bool) -> None:
         """A step that was watched in full went well. `plain`: no optimizer evaluated a
         closure, nothing was left out, and no probe was heard."""
+        self.until = 0
         if not self.enabled or step < FULL_AT_FIRST - 1 - _SHOWN_BY:
             return
         steps = len(self._course.losses)
@@ -172,14 +181,14 @@ class BriefSteps:
     def give_up(self) -> None:
         """From now on every step is watched in full."""
         self.enabled = self._ready = False
+        self.until = 0
 
-    def begin(self, step: BriefStep) -> BriefStep:
+    def begin(self, step: BriefStep) -> None:
         """It begins. What takes time is done for some of them at once (`write_down`)."""
         if len(self._open) >= _MOST_OPEN:
             self.write_down()
         self._open.append(step)
         self._learning.warnings.step = step.step
-        return step
 
     def abandon(self, step: BriefStep) -> None:
         """The one that began last was none."""
@@ -188,16 +197,12 @@ class BriefSteps:
         else:
             self._checkpoints.abandon(step.step)
 
-    def end(self, step: BriefStep, loss: float, seconds: float) -> None:
-        """It went well."""
-        step.loss, step.seconds = loss, seconds
-        self._course.brief_step(loss, seconds)
-
     def write_down(self) -> None:
         """Everything that is to be known of the steps that began so far."""
         if not self._open:
             return
         began = time.perf_counter()
+        self.until = 0
         steps, self._open = self._open, []
         self._checkpoints.brief_steps(steps)
         self._course.written_down(steps)

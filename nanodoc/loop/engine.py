@@ -155,7 +155,8 @@ class Engine(SharedRun):
     def _brief_step(self, step: int, contained: list[Any], batches: list[Any]) -> Stop | str | None:
         """A loss function's step that is watched by its loss alone. `contained` are the batches in
         containers of ours."""
-        start = self.brief.begin(self.keeper.take_briefly(step, contained))
+        start = self.keeper.take_briefly(step, contained)
+        self.brief.begin(start)
         start.indices = self._indices
         began = time.perf_counter()
         self.runner.own = batches

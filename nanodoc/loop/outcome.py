@@ -124,9 +124,10 @@ class RunMetrics:
         )
         self.own_seconds += time.perf_counter() - at
 
-    def brief_step(self, loss: float, seconds: float) -> None:
+    def brief_step(self, step: BriefStep, loss: float, seconds: float) -> None:
         """A step that went well, watched by its loss alone; its gradient norm counts as that of the
         step before. `written_down` follows."""
+        step.loss, step.seconds = loss, seconds
         self.step_seconds += seconds
         self.losses.append(loss)
         self.grad_norms.append(self.grad_norms[-1])

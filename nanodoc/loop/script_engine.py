@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -22,21 +22,21 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.briefly_watched import BrieflyWatched
 from nanodoc.loop.guarded_watch import is_own
-from nanodoc.loop.left_step import LeftStep, left_step, versions_of
+from nanodoc.loop.left_step import left_step, versions_of
 from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
-from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.observer import LossObserver, Observer
-from nanodoc.replay.step_state import BriefStep, StepState
+from nanodoc.replay.step_state import StepState
 
 _RAISES = re.compile(r"\b(raise|assert)\b")
 
 
-class ScriptEngine(SharedRun):
+class ScriptEngine(BrieflyWatched):
     """Its recipe's train_step is a recovered step."""
 
     sick: tuple[ParameterFacts, ...] = ()
@@ -51,12 +51,6 @@ class ScriptEngine(SharedRun):
     """What was seen of the step that is over."""
     _before: StepState | None = None
     """The start of the step before the open one."""
-    _glance: LossObserver | None = None
-    """What is seen of the open step, where that is watched by its losses alone."""
-    _brief: BriefStep | None = None
-    """Its start."""
-    left: LeftStep | None = None
-    """What the script left before its loss was differentiated, since the last step that trained."""
 
     def first(
         self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
@@ -139,77 +133,6 @@ class ScriptEngine(SharedRun):
         self._within.enter_context(observed.observer)
         self._began = time.perf_counter()
 
-    def open_briefly(
-        self,
-        step: int,
-        batch: Any,
-        indices: list[int] | None,
-        waited: float,
-        numbers: Mapping[str, Any],
-        drawn: Any,
-    ) -> None:
-        """The script begins a step that is watched by its losses alone. `numbers` and `drawn` as
-        those of its `StepState`."""
-        here().at(step, "forward")
-        self._glance = LossObserver().open()
-        self.amp.calls.begin_briefly()
-        self._begin_briefly(step, batch, indices, waited, numbers, drawn)
-
-    def _begin_briefly(
-        self,
-        step: int,
-        batch: Any,
-        indices: list[int] | None,
-        waited: float,
-        numbers: Mapping[str, Any],
-        drawn: Any,
-    ) -> None:
-        self._indices = indices
-        self.learning.waits.append(waited)
-        start = self._brief = self.brief.begin(self.keeper.take_briefly(step, [batch]))
-        start.indices, start.numbers, start.drawn = indices, numbers, drawn
-        start.cleared = self.checkpoints.cleared
-        self._began = time.perf_counter()
-
-    def usual_loss(self, optimizer_steps: int) -> float | None:
-        """The loss of the open step, where that is watched by its losses alone, has differentiated
-        finite ones, and has made so many optimizer steps."""
-        seen = self._glance
-        if seen is None or seen.optimizer_steps != optimizer_steps or not seen.losses:
-            return None
-        loss = seen.loss
-        return loss if math.isfinite(loss) else None
-
-    def next_briefly(
-        self,
-        loss: float,
-        step: int,
-        batch: Any,
-        indices: list[int] | None,
-        waited: float,
-        numbers: Mapping[str, Any],
-        drawn: Any,
-    ) -> None:
-        """The open step had this loss, as of `usual_loss`, and the script begins the next one, that
-        is watched by its losses alone, too: what `close` and `open_briefly` do, in as few calls as
-        can be. The other arguments are those of `open_briefly`."""
-        seen, start, seconds = self._glance, self._brief, time.perf_counter() - self._began
-        assert seen is not None
-        assert start is not None
-        self.left = None
-        self.amp.calls.loop_protocol.ever_stepped += seen.optimizer_steps
-        start.rates = seen.rates
-        self.brief.end(start, loss, seconds)
-        here().next(step, loss, self.course.grad_norms[-1])
-        if self._progress is not None:
-            self._progress(step - 1, loss)
-        seen.begin()
-        self._begin_briefly(step, batch, indices, waited, numbers, drawn)
-
-    def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
-        """An optimizer is about to step. True where the step is watched briefly and is sick."""
-        return self._glance is not None and not self._glance.stepping(optimizer)
-
     def holds_back(self) -> bool:
         """The open step, which has tripped, is sick in this rank's part alone: the script is to go
         on until what is not finite has come to all ranks, which can run it again then."""
@@ -219,18 +142,13 @@ class ScriptEngine(SharedRun):
         return self.lockstep.holds_back(capsule, observed.observer.tripped)
 
     @property
-    def is_brief(self) -> bool:
-        """The open step is watched by its losses alone."""
-        return self._glance is not None
-
-    @property
     def is_open(self) -> bool:
         """A step has begun and is not over."""
-        return self._observed is not None or self._glance is not None
+        return self._observed is not None or self.glance is not None
 
     @property
     def _seen(self) -> Observer | LossObserver | None:
-        return self._observed.observer if self._observed is not None else self._glance
+        return self._observed.observer if self._observed is not None else self.glance
 
     @property
     def optimizer_steps(self) -> int:
@@ -246,7 +164,7 @@ class ScriptEngine(SharedRun):
     def close(self) -> Stop | None:
         """The step is over."""
         self.left = None
-        if self._glance is not None:
+        if self.glance is not None:
             return self._close_briefly()
         observed, capsule = self._left_alone()
         self._judging = observed
@@ -258,24 +176,10 @@ class ScriptEngine(SharedRun):
         self._finished(capsule.step, time.perf_counter() - self._began, healthy=trouble is None)
         return trouble
 
-    def _close_briefly(self) -> Stop | None:
-        glance, start = self._left_brief()
-        loss, stepped = glance.loss, glance.optimizer_steps
-        if not math.isfinite(loss) and stepped:
-            return self._sick_briefly(start, loss)
-        if not (
-            stepped and glance.differentiated
-        ):  # the loop left a bad batch out, or does something else
-            self.brief.give_up()
-        seconds = time.perf_counter() - self._began
-        start.rates = glance.rates
-        self._finished_briefly(start, loss, seconds)
-        return None
-
     def set_aside(self, loss: float, *, gone: bool) -> None:
         """The open step is left before its loss, which is not finite, was differentiated; `gone`:
         and its loop with it."""
-        if self._glance is not None:
+        if self.glance is not None:
             brief = self._left_brief()[1]
             # weights that are sick are looked into when the run is over
             start = None if self.brief.are_sick() else self.brief.start_now(brief)
@@ -317,7 +221,7 @@ class ScriptEngine(SharedRun):
         """The open step was none, or nothing is watched any more: an error of nanodoc's own."""
         if not self.is_open:
             return
-        if self._glance is not None:
+        if self.glance is not None:
             self.brief.abandon(self._left_brief()[1])
         else:
             self.checkpoints.abandon(self._left_alone()[1].step)
@@ -339,7 +243,7 @@ class ScriptEngine(SharedRun):
 
     def failed(self, error: UserCodeError) -> Stop:
         """The step raised."""
-        if self._glance is not None:
+        if self.glance is not None:
             return self._failed(self._left_brief()[1], error)
         observed, capsule = self._left_alone()
         stop = None
@@ -419,15 +323,6 @@ class ScriptEngine(SharedRun):
 
     def _end(self, trouble: Stop, steps: int) -> Stop:
         return super()._end(trouble, steps) if self.replays and not self.unproven else trouble
-
-    def _left_brief(self) -> tuple[LossObserver, BriefStep]:
-        glance, start = self._glance, self._brief
-        assert glance is not None
-        assert start is not None
-        self._glance = self._brief = None
-        glance.close()
-        self.amp.calls.end_briefly(glance.optimizer_steps)
-        return glance, start
 
     def _left_alone(self) -> tuple[ObservedVitals, StepState]:
         """Nothing of the open step is watched any more."""

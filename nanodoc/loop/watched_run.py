@@ -222,7 +222,7 @@ class WatchedRun:
         self._told(step, loss)
 
     def _finished_briefly(self, step: BriefStep, loss: float, seconds: float) -> None:
-        self.brief.end(step, loss, seconds)
+        self.course.brief_step(step, loss, seconds)
         self._told(step.step, loss)
 
     def _told(self, step: int, loss: float) -> None:

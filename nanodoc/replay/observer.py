@@ -19,7 +19,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from nanodoc.heartbeat.trail import here
+from nanodoc.heartbeat import trail
 from nanodoc.measure.gradients import (
     Scratch,
     Vitals,
@@ -92,7 +92,7 @@ class _Telling:
                 for tensor in tensors:
                     if isinstance(tensor, torch.Tensor):
                         _open[-1].before_backward(tensor)
-            self._inside, crumbs = True, here()
+            self._inside, crumbs = True, trail.current
             crumbs.phase("backward")
             try:
                 return original(tensors, *args, **kwargs)
@@ -179,7 +179,8 @@ class LossObserver:
         """An optimizer is about to step. False where one of the losses is not finite."""
         self.optimizer_steps += 1
         note_rates(optimizer, self.rates)
-        mean = self._mean()
+        losses = self.losses
+        mean = self._mean() if self._unread or len(losses) != 1 else losses[0]
         if self.optimizer_steps == 1:
             self._at_step = mean
         return math.isfinite(mean)
@@ -324,7 +325,7 @@ class Observer:
         self, optimizer: torch.optim.Optimizer, *, by_closure: bool = False
     ) -> None:
         """The last clean moment before the optimizer moves the weights."""
-        here().phase("optimizer")
+        trail.current.phase("optimizer")
         first = self.optimizer_steps == 0
         self.optimizer_steps += 1
         if self.on_gradients is not None:

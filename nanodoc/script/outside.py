@@ -118,9 +118,12 @@ class Outside:
         if asides.before is not None or asides.averaged.waits:
             asides.trains()
 
-    def begin_step(self) -> None:
-        """An iteration of the training begins: what was drawn from last is what it trains on, and
-        not what a validation draws from later."""
+    def begin_step(self, batch: Any, recorded: Drawings) -> tuple[list[int] | None, float]:
+        """An iteration of the training begins, with this batch: what was drawn from last is what it
+        trains on, and not what a validation draws from later. What the iteration draws is kept in
+        `recorded`. Returns the data set's indices of the batch, where they are known, and the
+        seconds that loaders took since the last one."""
+        self.sinks = [recorded]
         if self.asides.before is not None or self.asides.averaged.waits:
             self.asides.trains()
         dataset = getattr(self.iterator, "_dataset", None)
@@ -137,6 +140,8 @@ class Outside:
                 persistent_workers=self.iterator._persistent_workers,
                 _index_sampler=self.iterator._index_sampler,
             )
+        seconds, self._seconds = self._seconds, 0.0
+        return None if self.last is None else self.indices_of(batch), seconds
 
     def _fetched(self, iterator: Any, drawing: Callable[[], Any]) -> Any:
         """A loader's next batch."""
@@ -305,11 +310,6 @@ class Outside:
             drawn = (ended, value, self._random.take())
             for sink in sinks:
                 sink.append(drawn)
-
-    def waited(self) -> float:
-        """Seconds that loaders took since this was asked last."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
 
     def each(self, values: Any) -> Any:
         """The iterable of a loop inside a step: a container as it is; what an iterator yields

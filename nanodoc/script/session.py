@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -19,23 +18,21 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
-from nanodoc.script.ending_session import EndingSession
+from nanodoc.script.brief_session import BriefSession
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.first_step import RunAgain, as_it_ran, run_again, steps_come_to_the_same
-from nanodoc.script.glance import Glance, Glances, start_at
 from nanodoc.script.iteration import Changing, IterationStart, start_of
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
-from nanodoc.script.succession import Succession, Successor, end_of_training
+from nanodoc.script.succession import Successor, end_of_training
 from nanodoc.script.trained import Trained
-from nanodoc.script.unused_loss import graph_position
 from nanodoc.trace.spans import Place, codes_above
 
 
-class ScriptSession(EndingSession):
+class ScriptSession(BriefSession):
     """`make_engine` gets what is trained and its recovered step; `conclude` as in `EndingSession`.
     `steps`: after so many the script is ended. `successor` makes the session of the next
     training, in the place of this one; `wanted` says whether a loop may be the step's,
@@ -53,19 +50,12 @@ class ScriptSession(EndingSession):
         most_successors: int = 0,
         wanted: Callable[[Loop], bool] | None = None,
     ) -> None:
-        super().__init__(loops, outside, conclude, wanted)
+        super().__init__(loops, outside, conclude, wanted, steps)
         self._make_engine = make_engine
-        self._most = steps
         self._around = ExitStack()
-        self._succession = Succession(loops)
         self._make_successor, self._most_successors = successor, most_successors
         self._pending: Successor | None = None
         self._successor: ScriptSession | None = None
-        self._changing = Changing()
-        self._start: IterationStart | None = None
-        self._glance: Glance | None = None
-        self._glances: Glances | None = None
-        self._optimizers: list[torch.optim.Optimizer] = []
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.alike = ""  # the same, in words
         self.unsafe = ""  # what kept the first step from being run again
@@ -83,30 +73,6 @@ class ScriptSession(EndingSession):
             self.engine.alone.end()
             self.engine.abandon()
         self._around.close()
-
-    # -- the usual step, in few calls: behind a step's kernels each is slow ------------------------
-
-    def begin(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None = None) -> None:
-        """As of `SearchSession`."""
-        if (
-            self._glance is None
-            or self.loop is None
-            or number != self.loop.number
-            or self._pending is not None
-            or self._deaf()
-            or not self._in_ours(self._next_briefly, frame, bound)
-        ):
-            super().begin(number, frame, bound)
-
-    def _stepping(
-        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any, *, by_scaler: bool = False
-    ) -> Any:
-        if self._glance is not None and not by_scaler and not self._deaf():
-            for known in self._optimizers:
-                if known is optimizer and self.engine is not None and self.engine.is_brief:
-                    self._in_ours(self._stepping_briefly, optimizer, sys._getframe(1))
-                    return None
-        return super()._stepping(optimizer, args, kwargs, by_scaler=by_scaler)
 
     # -- from one training to the next -------------------------------------------------------------
 
@@ -152,10 +118,9 @@ class ScriptSession(EndingSession):
             recipe = engine.recipe
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
                 engine.checkpoints.forget("another optimizer has taken over since")
-            sick = not by_scaler and engine.stepping(optimizer)
-            if sick and not self._succession.of_another_model:
-                self._look_whole(each for each, _ in walk_stack(frame))
-                self._close_step()
+            seen = engine.glance
+            if seen is not None and not by_scaler and not seen.stepping(optimizer):
+                self._sick_briefly(frame)
             return
         unseen = self._loops.innermost(frame)
         if unseen is None:
@@ -260,9 +225,7 @@ class ScriptSession(EndingSession):
             engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
         glance = self._glance = self._glance_at(frame, bound, self.steps)
         start = glance or start_of(frame, loop, self._outside, self._changing, bound)
-        self._outside.begin_step()
-        self._outside.sinks = [start.recorded]
-        indices, waited = self._outside.indices_of(start.own_batch), self._outside.waited()
+        indices, waited = self._outside.begin_step(start.own_batch, start.recorded)
         if isinstance(start, IterationStart):
             self._start = start
             self._recovered.begin(start)
@@ -276,52 +239,6 @@ class ScriptSession(EndingSession):
             sick = engine.sick_unnoticed(self.steps)
             assert sick is not None
             self._end(sick)
-
-    def _glance_at(
-        self, frame: FrameType, bound: Mapping[str, Any] | None, step: int
-    ) -> Glance | None:
-        """Where the step that begins is to be watched by its losses alone, and looks as the last
-        one did that was watched in full."""
-        full = self._start
-        if self.engine is None or full is None or not self.engine.brief.wants(step):
-            return None
-        if self._glances is None or self._glances.full is not full:
-            self._glances = Glances(full)
-        return self._glances.at(frame, bound)
-
-    def _next_briefly(self, frame: FrameType, bound: Mapping[str, Any] | None) -> bool:
-        """An iteration begins. Where the one before is watched by its losses alone and went as most
-        do, and this one is to be watched so, too: all that `_next` does then. False otherwise, and
-        nothing is done."""
-        engine, step, outside = self.engine, self.steps + 1, self._outside
-        if (
-            engine is None
-            or self._leaving is not None
-            or step == self._most
-            or self._succession.of_another_model
-            or (loss := engine.usual_loss(self._recovered.limits.optimizer_steps)) is None
-            or (glance := self._glance_at(frame, bound, step)) is None
-        ):
-            return False
-        self._at_end, self._since = None, graph_position()
-        self._succession.iteration()
-        outside.begin_step()
-        outside.sinks = [glance.recorded]
-        batch, numbers = glance.own_batch, glance.numbers
-        indices, waited = outside.indices_of(batch), outside.waited()
-        engine.next_briefly(loss, step, batch, indices, waited, numbers, glance.recorded)
-        self._glance, self.steps = glance, step
-        return True
-
-    def _stepping_briefly(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
-        """A known optimizer is about to step in a step that is watched by its losses alone."""
-        engine = self.engine
-        assert engine is not None
-        self._outside.trains()
-        self._succession.stepped()
-        if engine.stepping(optimizer) and not self._succession.of_another_model:
-            self._look_whole(each for each, _ in walk_stack(frame))
-            self._close_step()
 
     def leave(self, number: int, frame: FrameType | None = None) -> None:
         """The mark behind a loop, in `frame`. Where an exception leaves the loop, it is not known
@@ -393,14 +310,6 @@ class ScriptSession(EndingSession):
         if trouble is not None:
             self._end(trouble)
         self.steps += 1
-
-    def _look_whole(self, running: Iterable[FrameType]) -> None:
-        """The open step, watched by its losses alone in one of these frames, is about to be run
-        again."""
-        glance, full = self._glance, self._start
-        if glance is not None and full is not None:
-            start = start_at(glance, full, running, self._outside, self._changing)
-            self._recovered.begin(start)
 
     def _tripped(self) -> None:
         """The step is sick, and its optimizer has not moved the weights yet."""

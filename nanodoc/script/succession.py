@@ -38,7 +38,10 @@ class Succession:
         self._loops = loops
         self._begun: dict[int, int] = {}
         self._model: set[int] = set()
-        self._own = self._strange = False
+        self.own = False
+        """An optimizer of the watched training has stepped in the iteration."""
+        self.strange = False
+        """Another has."""
         self._elsewhere = 0  # optimizer steps outside of the watched loop, since its last iteration
 
     def began(self, model: torch.nn.Module) -> None:
@@ -55,12 +58,8 @@ class Succession:
 
     def iteration(self) -> None:
         """The watched loop begins an iteration."""
-        self._own = self._strange = False
+        self.own = self.strange = False
         self._elsewhere = 0
-
-    def stepped(self) -> None:
-        """One of the optimizers of the training that is watched steps in its loop."""
-        self._own = True
 
     def stepped_inside(
         self,
@@ -76,15 +75,15 @@ class Succession:
             id(p) in self._model for group in optimizer.param_groups for p in group["params"]
         )
         if known_one or (of_model and not self.has_grown(model)):
-            self._own = True
+            self.own = True
             return not known_one
-        self._strange = True
+        self.strange = True
         return False
 
     @property
     def of_another_model(self) -> bool:
         """The iteration has trained a model that is none of the watched one's."""
-        return self._strange and not self._own
+        return self.strange and not self.own
 
     def stepped_elsewhere(self, frame: FrameType, steps: int) -> Successor | None:
         """An optimizer steps outside of the watched loop, after so many watched steps."""
