@@ -44,7 +44,7 @@ _UNSEEN = (
     "The steps before it were watched by their losses alone, and do not come to the same when they "
     "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
 )
-_MOST_OPEN = 32
+_MOST_OPEN = 64
 _LOSS, _WEIGHTS = 1e-2, 1e-3
 """How far apart, relative, what is run again on an accelerator may be. Rounding grows from step to
 step; what another order of batches or another dropout mask makes of a loss is more."""
@@ -206,9 +206,7 @@ class BriefSteps:
         steps, self._open = self._open, []
         self._checkpoints.brief_steps(steps)
         self._course.written_down(steps)
-        for step in steps:
-            self._learning.brief_step(step)
-            self._learning.sampler.elapsed(step.seconds)
+        self._learning.brief_steps(steps)
         self._course.own_seconds += time.perf_counter() - began
 
     # -- run again ---------------------------------------------------------------------------------

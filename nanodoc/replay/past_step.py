@@ -78,15 +78,21 @@ def past_of(
     )
 
 
-def past_of_brief(step: BriefStep) -> PastStep:
-    """Of a step that was watched by its losses alone."""
+def past_of_brief(step: BriefStep, before: tuple[BriefStep, PastStep] | None) -> PastStep:
+    """Of a step that was watched by its losses alone; `before` is the one before it, which may have
+    had the same groups."""
+    if before is not None and before[0].groups is step.groups:
+        rates, options = before[1].rates, before[1].options
+    else:
+        rates = [[rate_of(group) for group in groups] for groups in step.groups]
+        options = [[_options(group) for group in groups] for groups in step.groups]
     return PastStep(
         step.step,
         step.batches,
         step.batch_versions,
         step.rng,
-        [[rate_of(group) for group in groups] for groups in step.groups],
-        [[_options(group) for group in groups] for groups in step.groups],
+        rates,
+        options,
         drawn=step.drawn,
         numbers=step.numbers,
         indices=step.indices,
@@ -127,16 +133,18 @@ def held(tensor: torch.Tensor) -> Held:
 
 def some_bytes(tensor: torch.Tensor) -> bytes:
     """The first and the last few bytes; b"" for what is not plain host memory in one piece."""
-    plain = (
-        tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested and tensor.numel()
-    )
-    if not plain or not tensor.is_contiguous():
+    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_nested:
+        return b""
+    size = tensor.nbytes
+    if not size or not tensor.is_contiguous():
         return b""
     try:
-        start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+        start = tensor.data_ptr()
     except RuntimeError:  # no memory of its own
         return b""
-    few = min(size, _FEW_BYTES)
-    return (
-        ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few) if start else b""
-    )
+    if not start:
+        return b""
+    if size <= 2 * _FEW_BYTES:
+        return ctypes.string_at(start, size)
+    few = _FEW_BYTES
+    return ctypes.string_at(start, few) + ctypes.string_at(start + size - few, few)

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -81,7 +82,8 @@ class BriefStep:
     rng: RandomState
     batch_versions: list[int]
     groups: list[list[dict[str, Any]]]
-    """The parameter groups of each optimizer when it began."""
+    """The parameter groups of each optimizer when it began; the same object as that of the step
+    before where nothing in them has changed."""
     training: bool
     """The model's flag."""
     cleared: bool = True
@@ -124,6 +126,8 @@ class StateKeeper:
         self._buffered = [m for m in self._modules if m._buffers]
         self._random = RandomKeeper(device)
         self._slots: dict[tuple[int, str], _Slot] = {}
+        self._groups: list[list[dict[str, Any]]] = []
+        """Of the last brief step."""
 
     def take(self, step: int, batches: list[Any], *, apart: bool = False) -> StepState:
         """The capsule of the step about to run. It is good until the next one is taken; `apart`
@@ -147,17 +151,15 @@ class StateKeeper:
     def take_briefly(self, step: int, batches: list[Any]) -> BriefStep:
         """What it takes to run the step again after those before it."""
         recipe = self._recipe
-        groups: list[list[dict[str, Any]]] = []
-        for optimizer in recipe.optimizers:
-            groups.append(own := [])
-            for group in optimizer.param_groups:
-                own.append(group.copy())
+        optimizers = recipe.optimizers
+        if not _hold(self._groups, optimizers):
+            self._groups = [[group.copy() for group in o.param_groups] for o in optimizers]
         return BriefStep(
             step,
             batches,
             self._random.again(),
             _versions(batches),
-            groups,
+            self._groups,
             recipe.model.training,
         )
 
@@ -315,6 +317,20 @@ def copy_weights(
         None if without_values(parameter) else copy_tensor(parameter.detach(), host)
         for _, parameter in named
     ]
+
+
+def _hold(known: list[list[dict[str, Any]]], optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """The groups hold the very objects that are known of them."""
+    if len(known) != len(optimizers):
+        return False
+    for optimizer, own in zip(optimizers, known, strict=True):
+        groups = optimizer.param_groups
+        if len(groups) != len(own):
+            return False
+        for group, then in zip(groups, own, strict=True):
+            if group.keys() != then.keys() or not all(map(is_, group.values(), then.values())):
+                return False
+    return True
 
 
 def _versions(batches: Sequence[Any]) -> list[int]:

@@ -142,8 +142,11 @@ class WeightHistory:
         if not self.enabled:
             return
         with self._guarded():
+            before = None
             for step in steps:
-                self._remember(past_of_brief(step))
+                past = past_of_brief(step, before)
+                before = step, past
+                self._remember(past)
                 self._briefly = step.step
         for step in steps:
             if step.loss is not None:
@@ -225,7 +228,7 @@ class WeightHistory:
     def _remember(self, past: PastStep) -> None:
         self._weigh_drawn()
         leaves = tensors_in(past.batches)
-        past.samples = [some_bytes(t) for t in leaves[:SAMPLED]]
+        past.samples = list(map(some_bytes, leaves[:SAMPLED]))
         past.held = list(map(held, leaves))
         if not all(map(holds_only_tensors, past.batches)):
             past.held += self._held_by_others(past.batches)

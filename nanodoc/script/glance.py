@@ -17,7 +17,7 @@ from nanodoc.script.iteration import (
     start_of,
 )
 from nanodoc.script.outside import Drawings, Outside
-from nanodoc.trace.frame_variables import variables_of_frame
+from nanodoc.trace.frame_variables import SomeVariables
 
 
 @dataclass(slots=True)
@@ -39,13 +39,14 @@ class Glances:
         self._numbers = tuple(full.numbers)
         known = full.variables
         self._batch = tuple((name, type(known[name])) for name in batch_names(full.loop, known))
+        self._variables = SomeVariables(full.code, (*self._numbers, *(n for n, _ in self._batch)))
 
     def at(self, frame: FrameType, bound: Mapping[str, Any] | None) -> Glance | None:
         """Of the iteration that `frame` is about to run; None where it looks otherwise."""
         if frame.f_code is not self._code or self.full.batch_is_copy:
             return None
         beside = frame.f_globals
-        variables: Mapping[str, Any] = beside if self._of_module else variables_of_frame(frame)
+        variables: Mapping[str, Any] = beside if self._of_module else self._variables.of(frame)
         if bound:
             variables = {**variables, **bound}
         numbers = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -107,14 +107,21 @@ class LearningWatch(Watch):
             self._training.append((start.step, training))
         return 0.0
 
-    def brief_step(self, step: BriefStep) -> None:
-        """A step that was watched by its losses alone."""
-        rates = [rate_of(group) for groups in step.groups for group in groups]
-        self._rates.append(
-            tuple(rate for rate in rates if rate is not None) if None not in rates else ()
-        )
-        if self._training[-1][1] != step.training:
-            self._training.append((step.step, step.training))
+    def brief_steps(self, steps: Sequence[BriefStep]) -> None:
+        """Steps that were watched by their losses alone."""
+        groups: object = None
+        told: tuple[float, ...] = ()
+        for step in steps:
+            if step.groups is not groups:
+                groups = step.groups
+                rates = [rate_of(group) for own in step.groups for group in own]
+                # some optimizers have none
+                told = tuple(rate for rate in rates if rate is not None)
+                told = told if len(told) == len(rates) else ()
+            self._rates.append(told)
+            self.sampler.elapsed(step.seconds)
+            if self._training[-1][1] != step.training:
+                self._training.append((step.step, step.training))
 
     def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
         if self._begun:
