@@ -11,6 +11,7 @@ from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure_kinds import is_told_anywhere
 from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat import trail
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.guarded_watch import is_own, own_error
@@ -29,6 +30,9 @@ from nanodoc.tensors.nested import in_own_containers
 class Engine(SharedRun):
     """Runs one recipe on one device for a number of steps."""
 
+    _was_brief = False
+    """The last step was watched by its losses alone."""
+
     def run(self) -> Outcome:
         """Runs until the steps are done, the data ends, something is found, or the user
         interrupts."""
@@ -42,7 +46,9 @@ class Engine(SharedRun):
         trouble = Stop()
         step = 0
         with self._interrupts, self.watching():
-            while step < self._steps and not (hopeless or self._is_over()):
+            while step < self._steps and not (hopeless or self._interrupts.asked):
+                if not self._was_brief and self._is_hopeless():
+                    break
                 ended = self._step(step)
                 if ended is None:
                     step += 1
@@ -54,8 +60,9 @@ class Engine(SharedRun):
                 break
         return self.conclude(trouble, step, tuple(sick))
 
-    def _is_over(self) -> bool:
-        return self._interrupts.asked or any(watch.hopeless for watch in self._hearing["hopeless"])
+    def _is_hopeless(self) -> bool:
+        """What a step that was watched in full has shown."""
+        return any(watch.hopeless for watch in self._hearing["hopeless"])
 
     def _step(self, step: int) -> Stop | str | None:
         """One step; None to go on, a trouble, or `END` when the data has run out."""
@@ -72,12 +79,12 @@ class Engine(SharedRun):
             return END
 
     def _watched_step(self, step: int) -> Stop | str | None:
-        trail, before = here(), self._last
-        if self.brief.to_be_shown:
+        crumbs, before = trail.current, self._last
+        if self.brief.shown is None and self.brief.to_be_shown:
             self.brief.shown = self._come_to_the_same()
-        if (overdue := self.overdue(step)) is not None:
+        if self.lockstep.held is not None and (overdue := self.overdue(step)) is not None:
             return overdue
-        trail.at(step, "data")
+        crumbs.at(step, "data")
         try:
             batches, began = self._drawn()
         except UserCodeError as error:
@@ -90,7 +97,8 @@ class Engine(SharedRun):
             self._notes.append(("further steps", passes))
             return END
         contained = [in_own_containers(batch) for batch in batches]
-        if self.brief.wants(step):
+        self._was_brief = self.brief.wants(step)
+        if self._was_brief:
             return self._brief_step(step, contained, batches)
         capsule = self._capsule(step, contained)
         capsule.own = batches
@@ -148,8 +156,10 @@ class Engine(SharedRun):
         self.learning.waits.append(began - at)
         if batches is None:
             return None, began
-        if self.recipe.scheduler_interval == "epoch" and self._feed.passes > passes:
-            self.runner.schedule()
+        recipe = self.recipe
+        if self._feed.passes > passes and recipe.scheduler is not None:
+            if recipe.scheduler_interval == "epoch":
+                self.runner.schedule()
         return batches, began
 
     def _brief_step(self, step: int, contained: list[Any], batches: list[Any]) -> Stop | str | None:
@@ -162,11 +172,11 @@ class Engine(SharedRun):
         self.runner.own = batches
         try:
             losses = run_step(self.runner, batches).losses
-            loss = sum(map(float, losses)) / len(losses)
+            loss = losses[0].item() if len(losses) == 1 else sum(map(float, losses)) / len(losses)
             if not math.isfinite(loss):
                 return self._sick_briefly(start, loss)
             self._driver.finish()
-            if self.recipe.scheduler_interval == "step":
+            if self.recipe.scheduler is not None and self.recipe.scheduler_interval == "step":
                 self.runner.schedule()
         except UserCodeError as error:
             return self._raised(start, error, self._last)

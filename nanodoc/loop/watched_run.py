@@ -16,6 +16,7 @@ from nanodoc.examination.exception import FailureLook
 from nanodoc.examination.non_finite import Examiner
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.ops import ParameterFacts
+from nanodoc.heartbeat import trail
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.brief_steps import Again, BriefSteps, unseen
 from nanodoc.loop.driven_step import DrivenStep
@@ -226,7 +227,7 @@ class WatchedRun:
         self._told(step.step, loss)
 
     def _told(self, step: int, loss: float) -> None:
-        here().finished(step, loss, self.course.grad_norms[-1])
+        trail.current.finished(step, loss, self.course.grad_norms[-1])
         if self._progress is not None:
             self._progress(step, loss)
 

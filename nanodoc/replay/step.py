@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
-from nanodoc.heartbeat.trail import here
+from nanodoc.heartbeat import trail
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay import fsdp
 from nanodoc.replay.observer import Observer
@@ -75,7 +75,7 @@ def _step_run(
     observer: Observer | None,
     scaled: bool,
 ) -> StepResult:
-    if not runner.observing:
+    if runner.recipe.train_step is None:
         losses = runner._compute(batches, on_loss, scaled=scaled)
         if on_gradients is not None:
             on_gradients()
@@ -128,7 +128,7 @@ class StepRunner:
     @phase.setter
     def phase(self, phase: Phase) -> None:
         self._phase = phase
-        here().phase(phase)
+        trail.current.phase(phase)
 
     @property
     def observing(self) -> bool:
@@ -145,8 +145,9 @@ class StepRunner:
                     tensor.to(self.device, non_blocking=True) if tensor.is_cpu else tensor
                 ),
             )
-        if any(batch is own for own in self.own) and lies_on(batch, self.device):
-            return batch
+        for own in self.own:
+            if batch is own and lies_on(batch, self.device):
+                return batch
         return to_device(batch, self.device)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -162,17 +163,26 @@ class StepRunner:
 
         Returns the losses, detached.
         """
-        recipe = self.recipe
+        if self.until != math.inf:
+            with broken_off_at(self.until):
+                return self._gradients(batches, on_loss, scaled=scaled)
+        return self._gradients(batches, on_loss, scaled=scaled)
+
+    def _gradients(
+        self, batches: list[Any], on_loss: OnLoss | None, *, scaled: bool
+    ) -> list[torch.Tensor]:
+        recipe, optimizers = self.recipe, self.recipe.optimizers
         scaler = recipe.scaler if scaled else None
+        losses: list[torch.Tensor] = []
         self.phase = "forward"
-        with self._as_user_code():
-            for optimizer in recipe.optimizers:
+        try:
+            for optimizer in optimizers:
                 optimizer.zero_grad()
-            if not recipe.optimizers:
+            if not optimizers:
                 recipe.model.zero_grad()
-            losses = []
             for batch in batches:
-                self.phase = "forward"
+                if losses:
+                    self.phase = "forward"
                 moved = self.moved(batch)
                 with self.autocast():
                     loss = self._loss(moved)
@@ -190,15 +200,25 @@ class StepRunner:
                 del loss, part
             if scaler is not None:
                 self.phase = "unscale"
-                for optimizer in recipe.optimizers:
+                for optimizer in optimizers:
                     scaler.unscale_(optimizer)
+        except BaseException as error:
+            self._told(error)
+            raise
         return losses
 
     def update(self) -> None:
         """Clipping and the optimizer (through the scaler, when there is one). Raises
         `UserCodeError`."""
+        if self.until != math.inf:
+            with broken_off_at(self.until):
+                self._update()
+        else:
+            self._update()
+
+    def _update(self) -> None:
         recipe, self.phase = self.recipe, "optimizer"
-        with self._as_user_code():
+        try:
             if recipe.clip_grad_norm is not None:
                 torch.nn.utils.clip_grad_norm_(recipe.model.parameters(), recipe.clip_grad_norm)
             for optimizer in recipe.optimizers:
@@ -208,6 +228,9 @@ class StepRunner:
                     recipe.scaler.step(optimizer)
             if recipe.scaler is not None:
                 recipe.scaler.update()
+        except BaseException as error:
+            self._told(error)
+            raise
 
     def _call_train_step(self, batch: Any) -> Any:
         """The user's own step, with as many of (model, batch, optimizer, scaler) as it takes."""
@@ -250,6 +273,11 @@ class StepRunner:
         with _UserCode(self), broken_off_at(self.until):
             yield
 
+    def _told(self, error: BaseException) -> None:
+        """Raises `UserCodeError` for what code of the training's raised."""
+        if not isinstance(error, (UsageError, UserCodeError, OutOfTime)) and is_users(error):
+            raise UserCodeError(error, self.phase_of(error)) from error
+
     def phase_of(self, error: BaseException) -> Phase:
         """Where the error came from; in a train_step of the user's, as its traceback tells."""
         if not self.observing:
@@ -268,8 +296,7 @@ class StepRunner:
 
 
 class _UserCode:
-    """Around code of the training's: what it raises is told as `UserCodeError`. A class, since a
-    generator would cost three times as much at every step."""
+    """Around code of the training's: what it raises is told as `UserCodeError`."""
 
     def __init__(self, runner: StepRunner) -> None:
         self._runner = runner
@@ -283,10 +310,8 @@ class _UserCode:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, (UsageError, UserCodeError, OutOfTime)):
-            return
-        if is_users(error):
-            raise UserCodeError(error, self._runner.phase_of(error)) from error
+        if error is not None:
+            self._runner._told(error)
 
 
 def _check_scalar(loss: Any) -> None:

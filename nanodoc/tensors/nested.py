@@ -73,17 +73,17 @@ def _rebuilt(value: Any, inner: Callable[[Any], Any]) -> Any:
     return changed
 
 
-def is_flat(value: Any) -> bool:
-    """A plain tuple or list of plain tensors, as most batches are: nothing in it need be walked."""
-    return type(value) in _PLAIN and _flat_tensors(value) is not None
-
-
 def in_own_containers(value: Any) -> Any:
     """The same tensors in containers made anew: who writes into those of `value` does not change
     it. `value` itself where its containers cannot be made anew."""
     try:
-        if is_flat(value):
-            return type(value)(value)
+        kind = type(value)
+        if kind in _PLAIN:
+            for item in value:
+                if type(item) is not torch.Tensor:
+                    break
+            else:
+                return kind(value)
         return map_tensors(value, lambda tensor: tensor)
     except Exception:  # a class of the user's may refuse to be copied
         return value
