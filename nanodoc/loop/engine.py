@@ -157,9 +157,9 @@ class Engine(SharedRun):
         if batches is None:
             return None, began
         recipe = self.recipe
-        if self._feed.passes > passes and recipe.scheduler is not None:
-            if recipe.scheduler_interval == "epoch":
-                self.runner.schedule()
+        passed = self._feed.passes > passes and recipe.scheduler is not None
+        if passed and recipe.scheduler_interval == "epoch":
+            self.runner.schedule()
         return batches, began
 
     def _brief_step(self, step: int, contained: list[Any], batches: list[Any]) -> Stop | str | None:
