@@ -31,7 +31,8 @@ def print_script(row: dict[str, Any]) -> None:
     ratios = row["ratios"]
     print(
         f"        as a script  bare {row['bare_ms']:.2f} ms  watched {ratios['median']:.3f} "
-        f"(mean {ratios['mean']:.3f}), {row['adds_ms']:+.2f} ms a step; peak memory of the process "
+        f"(mean {ratios['mean']:.3f}), {row['adds_ms']:+.3f} ms a step (mean "
+        f"{row['mean_adds_ms']:+.3f}); peak memory of the process "
         f"{ratios['peak']:.3f}; the first steps {row['first_steps_add_s']:+.2f} s",
         flush=True,
     )

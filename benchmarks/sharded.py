@@ -3,18 +3,16 @@ of processes that take turns of a few steps, so that a slow phase of the machine
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.devices import ROOT
 from benchmarks.timing import median_ratio
+from benchmarks.turns import in_turns
 
 TRAINING = """
 import json
@@ -80,24 +78,10 @@ def sharded(turns: int = 24, steps: int = 4, untimed: int = UNTIMED) -> dict[str
         folder = Path(name)
         shutil.copy(ROOT / "benchmarks" / "models.py", folder)
         (folder / "train.py").write_text(TRAINING, encoding="utf-8")
-        fifos = [folder / "bare.turn", folder / "watched.turn"]
-        for fifo in fifos:
-            os.mkfifo(fifo)
-        # a pipe that nobody has open forgets what was written
-        held = [os.open(fifo, os.O_RDWR) for fifo in fifos]
         counts = [str(untimed), str(turns), str(steps)]
-        running = []
-        for index, command in enumerate(WAYS.values()):
-            turn = [fifos[index].name, fifos[1 - index].name, f"{index}.json"]
-            running.append(_started([*command, *counts, *turn], folder, environment))
-        os.write(held[0], b"1")
-        for process in running:
-            _, told = process.communicate(timeout=1200)
-            if process.returncode not in (0, 1):
-                raise RuntimeError(f"a group of ranks failed:\n{told[-2000:]}")
-        for descriptor in held:
-            os.close(descriptor)
-        bare, watched = (json.loads((folder / f"{i}.json").read_text()) for i in range(2))
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        commands = [[*launcher, *command, *counts] for command in WAYS.values()]
+        bare, watched = in_turns(commands, folder, environment)
     ratios = [b / a for a, b in zip(bare, watched, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4)
     return {
@@ -105,17 +89,3 @@ def sharded(turns: int = 24, steps: int = 4, untimed: int = UNTIMED) -> dict[str
         "ratio": median_ratio(watched, bare),
         "quartiles": [low, high],
     }
-
-
-def _started(
-    command: list[str], folder: Path, environment: dict[str, str]
-) -> subprocess.Popen[str]:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.Popen(
-        [sys.executable, *launcher, *command],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
