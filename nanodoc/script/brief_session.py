@@ -7,6 +7,7 @@ import math
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from traceback import walk_stack
 from types import FrameType
 from typing import Any
@@ -20,6 +21,7 @@ from nanodoc.script.glance import Glance, Glances, start_at
 from nanodoc.script.iteration import Changing, IterationStart
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
+from nanodoc.script.states import State
 from nanodoc.script.succession import Succession, Successor
 from nanodoc.script.unused_loss import graph_position
 
@@ -59,7 +61,9 @@ class BriefSession(EndingSession):
             or self.loop is None
             or number != self.loop.number
             or self._pending is not None
-            or self._deaf()
+            or self._busy
+            or self.state is State.OVER
+            or get_ident() != self._thread
             or not self._in_ours(self._next_briefly, frame, bound)
         ):
             super().begin(number, frame, bound)
@@ -68,7 +72,8 @@ class BriefSession(EndingSession):
         self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any, *, by_scaler: bool = False
     ) -> Any:
         seen = self.engine.glance if self.engine is not None else None
-        if seen is not None and not by_scaler and not self._deaf():
+        deaf = self._busy or self.state is State.OVER or get_ident() != self._thread
+        if seen is not None and not by_scaler and not deaf:
             for known in self._optimizers:
                 if known is optimizer:
                     self._outside.trains()

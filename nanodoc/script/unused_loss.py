@@ -4,6 +4,7 @@ math.isfinite(loss): sys.exit(1)`."""
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from functools import lru_cache
 from types import FrameType
 
@@ -17,10 +18,8 @@ _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _ENDING = ("exit", "_exit", "quit", "abort")
 
 
-def graph_position() -> int:
-    """How many nodes of autograd this thread has made."""
-    count = getattr(torch._C._autograd, "_get_sequence_nr", None)
-    return int(count()) if count is not None else 0
+graph_position: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+"""How many nodes of autograd this thread has made."""
 
 
 def sick_loss_in(frame: FrameType, loop: Loop, since: int) -> torch.Tensor | None:
