@@ -17,7 +17,6 @@ from benchmarks.turns import in_turns
 
 TRAINING = """
 import json
-import os
 import resource
 import sys
 import time
@@ -26,17 +25,18 @@ import torch
 import torch.nn.functional as F
 
 from models import made
+from turns import Turns
 
 
-def main(name, device, untimed, turns, length, mine, others, out):
-    mine, others = (os.open(turn, os.O_RDWR) for turn in (mine, others))
+def main(name, device, untimed, count, length, mine, out):
+    turns = Turns(mine)
     model, x, y = made(name, torch.device(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     rows, began = [], []
-    os.read(mine, 1)  # here, since nanodoc runs the first step again
-    for step in range(untimed + turns * length):
-        if step >= untimed and (step - untimed) % length == 0:
-            os.read(mine, 1)
+    for step in range(untimed + count * length):
+        turn, at = divmod(step - untimed, length)
+        if step == 0 or (turn >= 0 and at == 0):
+            turns.wait(max(turn + 1, 0))
             began = []
         began.append(time.perf_counter())
         optimizer.zero_grad()
@@ -44,16 +44,16 @@ def main(name, device, untimed, turns, length, mine, others, out):
         loss.backward()
         optimizer.step()
         loss.item()
-        if step + 1 >= untimed and (step + 1 - untimed) % length == 0:
+        if step + 1 == untimed or (turn >= 0 and at == length - 1):
             rows.append([*began, time.perf_counter()])
-            os.write(others, b"1")
+            turns.over(max(turn + 1, 0))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with open(out, "w") as file:
         json.dump({"rows": rows, "peak": peak}, file)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), *sys.argv[6:])
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:7]), sys.argv[7])
 """
 UNTIMED = 60
 """Steps at the beginning that are no part of the timed ones, or half of them: those in which a

@@ -16,7 +16,6 @@ from benchmarks.turns import in_turns
 
 TRAINING = """
 import json
-import os
 import sys
 import time
 
@@ -26,10 +25,11 @@ import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
 
 from models import made
+from turns import Turns
 
 
-def main(untimed, turns, steps, mine, others, out):
-    mine, others = (os.open(turn, os.O_RDWR) for turn in (mine, others))
+def main(untimed, count, steps, mine, out):
+    turns = Turns(mine)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model, x, y = made("gpt", torch.device("cpu"))
@@ -39,19 +39,19 @@ def main(untimed, turns, steps, mine, others, out):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     timing = dist.get_rank() == 0  # the other rank waits for this one with each collective
     seconds = []
-    for step in range(untimed + turns * steps):
-        turn = timing and step >= untimed and (step - untimed) % steps == 0
-        if turn:
-            os.read(mine, 1)
+    for step in range(untimed + count * steps):
+        turn, at = divmod(step - untimed, steps)
+        if timing and turn >= 0 and at == 0:
+            turns.wait(turn)
             began = time.perf_counter()
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
         loss.backward()
         optimizer.step()
         loss.item()
-        if timing and step >= untimed and (step - untimed) % steps == steps - 1:
+        if timing and turn >= 0 and at == steps - 1:
             seconds.append((time.perf_counter() - began) / steps)
-            os.write(others, b"1")
+            turns.over(turn)
     if timing:
         with open(out, "w") as file:
             json.dump(seconds, file)
@@ -59,7 +59,7 @@ def main(untimed, turns, steps, mine, others, out):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), *sys.argv[4:])
+    main(*map(int, sys.argv[1:5]), sys.argv[5])
 """
 WAYS = {
     "python": ["train.py"],

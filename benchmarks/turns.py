@@ -1,57 +1,71 @@
-"""Two trainings that take turns of a few steps, so that a slow phase of the machine hits both: each
-reads a byte from its pipe before a turn, and writes one into the other's behind it."""
+"""Two trainings that take turns of a few steps, so that a slow phase of the machine hits both. A
+file holds how many turns each may have had; what a script does with it can be done twice, since
+nanodoc may run a step again."""
 
 from __future__ import annotations
 
 import json
-import os
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-_MOST_TURNS = 1000
+TURNS = """
+import mmap
+import os
+import time
+
+
+class Turns:
+    def __init__(self, mine):
+        file = os.open("turns", os.O_RDWR)
+        self.memory, self.mine = mmap.mmap(file, 16), mine
+
+    def wait(self, turn):
+        while memoryview(self.memory).cast("q")[self.mine] <= turn:
+            time.sleep(2e-4)
+
+    def over(self, turn):
+        memoryview(self.memory).cast("q")[1 - self.mine] = turn + 1 + self.mine
+"""
+"""The module `turns` of the trainings. A turn, counted from 0, is waited for, and then is over."""
+_MOST_TURNS = 1 << 40
 _LONGEST = 600.0  # seconds
 
 
 def in_turns(
     commands: Sequence[Sequence[str]], folder: Path, environment: dict[str, str]
 ) -> list[Any]:
-    """What two commands of Python's write as JSON. Each is run in `folder`, with three arguments
-    more: its pipe, the other's, and the file to write. nanodoc may find something in a training of
+    """What two commands of Python's write as JSON. Each is run in `folder`, with two arguments
+    more: its number, 0 or 1, and the file to write. nanodoc may find something in a training of
     noise (exit code 1): the time is what counts. Raises `RuntimeError` where one fails."""
-    pipes = [folder / f"{number}.turn" for number in range(2)]
     files = [folder / f"{number}.json" for number in range(2)]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    # a pipe that nobody has open forgets what was written
-    held = [os.open(pipe, os.O_RDWR) for pipe in pipes]
+    (folder / "turns.py").write_text(TURNS, encoding="utf-8")
+    (folder / "turns").write_bytes(struct.pack("qq", 1, 0))
     running = [
         subprocess.Popen(
-            [sys.executable, *command, pipes[i].name, pipes[1 - i].name, files[i].name],
+            [sys.executable, *command, str(number), files[number].name],
             cwd=folder,
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for i, command in enumerate(commands)
+        for number, command in enumerate(commands)
     ]
-    os.write(held[0], b"1")
     try:
         for number, process in enumerate(running):
             _, told = process.communicate(timeout=_LONGEST)
-            os.write(held[1 - number], b"1" * _MOST_TURNS)  # nobody waits for one that has ended
+            # nobody waits for one that has ended
+            (folder / "turns").write_bytes(struct.pack("qq", _MOST_TURNS, _MOST_TURNS))
             if process.returncode not in (0, 1) or not files[number].exists():
                 raise RuntimeError(f"{' '.join(commands[number])} failed:\n{told[-2000:]}")
     finally:
         for process in running:
             process.kill()
             process.wait()
-        for descriptor, pipe in zip(held, pipes, strict=True):
-            os.close(descriptor)
-            pipe.unlink()
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     for file in files:
         file.unlink()
