@@ -91,7 +91,8 @@ def in_own_containers(value: Any) -> Any:
 
 def lies_on(value: Any, device: torch.device) -> bool:
     """Every tensor of `value` is on `device` already."""
-    for tensor in tensors_of(value):
+    flat = _flat_tensors(value)
+    for tensor in tensors_of(value) if flat is None else flat:
         own = tensor.device
         if own.type != device.type:
             return False
