@@ -6,6 +6,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from itertools import islice
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ class Ownership:
         self._left: dict[str, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._stepped: list[torch.optim.Optimizer] = []
         self._before_steps = StepGradients()
+        self._thread = get_ident()
         self.closed = False
         """The model has been changed since the last step: nothing is known of who owns what."""
 
@@ -70,6 +72,8 @@ class Ownership:
             return
         if all(optimizer is not known for known in self._stepped):
             self._stepped.append(optimizer)
+        if get_ident() != self._thread:
+            return  # the gradients change while they would be looked at
         self._before_steps.note(
             lambda: [(n, p) for n, p in self._missing() if not self._is_left(n, p.grad)]
         )

@@ -44,7 +44,7 @@ _UNSEEN = (
     "The steps before it were watched by their losses alone, and do not come to the same when they "
     "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
 )
-_MOST_OPEN = 64
+_MOST_OPEN = 32
 _LOSS, _WEIGHTS = 1e-2, 1e-3
 """How far apart, relative, what is run again on an accelerator may be. Rounding grows from step to
 step; what another order of batches or another dropout mask makes of a loss is more."""
@@ -111,7 +111,7 @@ class BriefSteps:
 
     def wants(self, step: int) -> bool:
         """The step that begins is watched by its losses alone."""
-        if step < self.until:
+        if step < self.until and self._checkpoints.enabled:
             return True
         if not (self._ready and self.shown) or is_full(step):
             return False

@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -55,6 +56,8 @@ def installed() -> Iterator[None]:
             (GradScaler, "step", _telling_step),
         )
     ]
+    # for the whole run, too: another thread of the training's may step while a hook would be added
+    hook = register_optimizer_step_pre_hook(_before_any_step)
     _installs += 1
     for owner, name, _, replacement in told:
         setattr(owner, name, replacement)
@@ -62,10 +65,16 @@ def installed() -> Iterator[None]:
         yield
     finally:
         _installs -= 1
+        hook.remove()
         for owner, name, original, replacement in told:
             # somebody else may have wrapped it since
             if getattr(owner, name) is replacement:
                 setattr(owner, name, original)
+
+
+def _before_any_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    before = _open[-1].before_step if _open else None
+    return before(optimizer, args, kwargs) if before is not None else None
 
 
 def unused_loss(loss: torch.Tensor) -> None:
@@ -84,7 +93,8 @@ class _Telling:
     def backward(self, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or not _open:
+            # another thread of the training's differentiates something of its own
+            if not _open or _open[-1].thread not in (None, get_ident()) or self._inside:
                 return original(tensors, *args, **kwargs)
             if isinstance(tensors, torch.Tensor):
                 _open[-1].before_backward(tensors)
@@ -136,6 +146,10 @@ class LossObserver:
     are watched already (see `installed`)."""
 
     on_scaler_step = None
+    before_step = None
+    """Of `stepping` whoever opened it tells."""
+    thread: int | None = None
+    """As `Observer.thread`."""
 
     def __init__(self) -> None:
         self.begin()
@@ -151,6 +165,7 @@ class LossObserver:
         """As `Observer.rates`."""
 
     def open(self) -> LossObserver:
+        self.thread = get_ident()
         _open.append(self)
         return self
 
@@ -158,17 +173,10 @@ class LossObserver:
         _open.remove(self)
 
     def before_backward(self, loss: torch.Tensor) -> None:
-        """A loss is about to be differentiated. One in the host's memory, for which nobody has to
-        wait, is read at once."""
-        if loss.numel() != 1:
-            return
-        if type(loss) is torch.Tensor and loss.is_cpu and loss.is_floating_point():
-            try:
-                self.losses.append(loss.item())
-                return
-            except Exception:  # what a mode of the user's says; it is read later
-                pass
-        self._unread.append(loss.detach())
+        """A loss is about to be differentiated. It is read when an optimizer steps, as by
+        `Observer`: a script may write into it meanwhile."""
+        if loss.numel() == 1:
+            self._unread.append(loss.detach())
 
     @property
     def differentiated(self) -> bool:
@@ -215,7 +223,9 @@ class Observer:
         self._expected_steps = expected_steps
         self._capsule: StepState | None = None
         self._unread: list[torch.Tensor] = []
-        self._hook: Any = None
+        self.thread: int | None = None
+        """That which a script's step runs in: what another one does meanwhile is another training.
+        None where it may run in several, as a recipe's own train_step."""
         self._calls: ExitStack | None = None
         self.scratch = Scratch()
         self.shares = Shares()
@@ -259,13 +269,13 @@ class Observer:
         if not _installs:
             self._calls = ExitStack()
             self._calls.enter_context(installed())
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        of_script = getattr(self._recipe.train_step, "of_script", False)
+        self.thread = get_ident() if of_script else None
         _open.append(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
         _open.remove(self)
-        self._hook.remove()
         if self._calls is not None:
             self._calls.close()
 
@@ -288,7 +298,9 @@ class Observer:
         """A loss has been."""
         return bool(self.losses)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+    def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if self.thread not in (None, get_ident()):
+            return None  # the gradients of this thread change while they would be looked at
         evaluations = 0
 
         def evaluated(closure: Closure) -> Any:

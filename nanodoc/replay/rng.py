@@ -21,6 +21,7 @@ _MARK = 5 * 4
 """Bytes that tell whether a Mersenne Twister has moved: its position, and as many of the words
 beside it in memory. A draw moves the position; what makes all words anew, as every 624th draw
 does and a seed, leaves two of them as they were once in 2**64 times."""
+_TWISTER = "MT19937"
 _NOTHING = memoryview(b"")
 _TORCH_POSITION = struct.Struct("<iiI")  # as torch's mt19937 holds them: left, seeded, next
 
@@ -113,9 +114,13 @@ class NumpyRandom:
         if generator is None or generator is not self._generator:
             self._look_into(generator)
         if self.mark is None or self.mark != self._known:
-            self._state = numpy.random.get_state()
-            # as a spare deviate of Python's
-            self.mark = None if self._state[3] else self._memory
+            if generator is None or type(generator).__name__ == _TWISTER:
+                self._state = numpy.random.get_state()
+            else:  # it has no tuple, and says so in a warning
+                self._state = numpy.random.get_state(legacy=False)
+            # a spare deviate is as one of Python's
+            spare = self._memory is None or self._state[3]
+            self.mark = None if spare else self._memory
             self._known = bytes(self.mark) if self.mark is not None else b""
         return self._state
 
@@ -123,7 +128,7 @@ class NumpyRandom:
         """Where its memory lies, if it is the Mersenne Twister."""
         self._generator = generator  # held, so that its address stays good
         self.mark = self._memory = None
-        if type(generator).__name__ == "MT19937":
+        if type(generator).__name__ == _TWISTER:
             # without ctypes NumPy has none of this
             with contextlib.suppress(AttributeError, ImportError):
                 end = generator.ctypes.state_address + _MT19937_BYTES

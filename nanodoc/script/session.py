@@ -227,7 +227,7 @@ class ScriptSession(BriefSession):
         start = glance or start_of(frame, loop, self._outside, self._changing, bound)
         indices, waited = self._outside.begin_step(start.own_batch, start.recorded)
         if isinstance(start, IterationStart):
-            self._start = start
+            self._start, self._glances = start, None
             self._recovered.begin(start)
             engine.open(self.steps, start.batch, indices, waited, self._tripped)
         else:

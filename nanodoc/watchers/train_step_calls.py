@@ -96,17 +96,10 @@ class CallWatch:
         if self._only_now:
             self._install()
         self._active = True
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
-        ]
         return self
 
     def __exit__(self, *exc: Any) -> None:
         self._active = False
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
         if self._only_now:
             self._uninstall()
         self.order.end(self._made_at)
@@ -129,11 +122,19 @@ class CallWatch:
         self._wrap(LRScheduler, "step", self._scheduling, counted=True)
         # a validation between two steps may leave the model in eval mode
         self._wrap(torch.nn.Module, "train", self._changing_mode, between=True)
+        # for the whole run: another thread of the script's may step while a hook would be added
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ]
 
     def _uninstall(self) -> None:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _wrap(
         self,
@@ -286,7 +287,9 @@ class CallWatch:
         return backward
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        """Before every `Optimizer.step` of a train_step, whoever calls it."""
+        """Before every `Optimizer.step`, whoever calls it."""
+        if not self._active:
+            return None
         self.taken.append(self.order.position(optimizer))
         place = _here()
         self.loop_protocol.before_step(optimizer, place)
@@ -300,7 +303,8 @@ class CallWatch:
         return around_closure(args, kwargs, evaluated)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.loop_protocol.after_step(optimizer, _here())
+        if self._active:
+            self.loop_protocol.after_step(optimizer, _here())
 
     def _scheduling(self, original: Any) -> Any:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A long training of small steps is watched in full one step in sixteen. Whatever goes wrong in one
+"""A long training of small steps is watched in full one step in sixteen, later fewer. Whatever goes wrong in one
 of the others is told as if it had been watched in full, too."""
 
 from __future__ import annotations

@@ -81,6 +81,19 @@ def test_reading_a_state_is_no_op_that_a_mode_would_see() -> None:
         TorchRandom().take()
 
 
+def test_a_generator_that_is_no_twister_is_read_each_time() -> None:
+    numpy, before = NumpyRandom(), np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))
+        first = numpy.take()
+        drawn = np.random.rand()
+        assert numpy.take() != first
+        np.random.set_state(first)
+        assert np.random.rand() == drawn
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_another_generator_of_numpy_is_read_from_itself() -> None:
     numpy = NumpyRandom()
     numpy.take()
