@@ -13,7 +13,8 @@ import torch
 from nanodoc.loop.left_step import MOST_LEFT_OUT
 from nanodoc.loop.step_reading import Compute, Scalars, StepDriver, StepReading
 from nanodoc.measure.gradients import Vitals, packed_vitals, really_nonfinite
-from nanodoc.replay.observer import Observer, Shares
+from nanodoc.replay.observer import Observer
+from nanodoc.replay.optimizer_shares import Shares
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.watchers.amp import AmpWatch

@@ -124,10 +124,11 @@ class ReplayedStep:
         unhealthy = (
             bool(first.bad_parameters) or not math.isfinite(self.loss) or failure is not None
         )
-        as_told = changed or same(known.get("loss", self.loss), self.loss)
+        then = known.get("loss")  # None where the run knew none
+        as_told = changed or then is None or same(then, self.loss)
         told = None
         if failure is None:
-            told = self._mean if as_told else float(known["loss"])
+            told = self._mean if as_told or then is None else float(then)
         norm = None if changed else known.get("grad_norm")
         examined = self.examiner.examine(capsule, told, norm, self._indices) if unhealthy else None
         self._births = examined.births if examined else ()
@@ -166,7 +167,7 @@ class ReplayedStep:
 
     def _as_told(self, known: Mapping[str, Any], *, changed: bool) -> str:
         """Whether a healthy replay met what the run had met."""
-        if changed or "loss" not in known:
+        if changed or known.get("loss") is None:
             return "not_run"
         return (
             "bitwise"
@@ -251,13 +252,13 @@ class ReplayedStep:
         found = differences(self._content, str(self.runner.device))
         if reproduced == "no":
             run = mapping_of(self._content, "run")
-            told, norm = run.get("loss", math.nan), run.get("grad_norm")
-            if not same(told, self.loss):
+            told, norm = run.get("loss"), run.get("grad_norm")
+            if told is not None and not same(told, self.loss):
                 found.append(
                     f"the loss was {told:.6g} there, {self.loss:.6g} here: the step depends on "
                     "something that the snapshot does not hold"
                 )
-            elif norm is not None:
+            elif told is not None and norm is not None:
                 whose = " of all ranks together" if (run.get("ranks") or 1) > 1 else ""
                 found.append(
                     f"the loss is the same, and the gradients' norm was {norm:.6g}{whose} there, "

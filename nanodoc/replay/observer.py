@@ -30,6 +30,7 @@ from nanodoc.measure.gradients import (
 )
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import kept_state
+from nanodoc.replay.optimizer_shares import Shares
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
 from nanodoc.trace.optimizer_steps import Closure, around_closure
@@ -121,24 +122,6 @@ def _telling_step(original: Callable[..., Any]) -> Any:
         return original(scaler, optimizer, *args, **kwargs)
 
     return step
-
-
-class Shares:
-    """The parameters of each optimizer by name; looked for again where its own have changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[list[int], list[tuple[str, torch.nn.Parameter]]]] = {}
-
-    def of(
-        self, optimizer: torch.optim.Optimizer, named: list[tuple[str, torch.nn.Parameter]]
-    ) -> list[tuple[str, torch.nn.Parameter]]:
-        """Those of `named`, always the same list, that the optimizer steps."""
-        own = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        known = self._known.get(id(optimizer))
-        if known is None or known[0] != own:
-            among = set(own)
-            known = self._known[id(optimizer)] = own, [n for n in named if id(n[1]) in among]
-        return known[1]
 
 
 class LossObserver:

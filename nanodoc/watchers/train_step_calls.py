@@ -122,7 +122,6 @@ class CallWatch:
         self._wrap(LRScheduler, "step", self._scheduling, counted=True)
         # a validation between two steps may leave the model in eval mode
         self._wrap(torch.nn.Module, "train", self._changing_mode, between=True)
-        # for the whole run: another thread of the script's may step while a hook would be added
         self._hooks = [
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),

@@ -100,3 +100,13 @@ def test_a_script_whose_name_no_file_can_have(snapshot: Path, tmp_path: Path, na
     done = nanodoc("replay", "broken.pt", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_snapshot_whose_run_knew_no_loss(snapshot: Path) -> None:
+    """None is a loss that a run may have; it was compared as a number."""
+    content = torch.load(snapshot, weights_only=True)
+    content["run"]["loss"] = None
+    path = snapshot.with_name("lossless.pt")
+    torch.save(content, path)
+    done = nanodoc("replay", path.name, cwd=snapshot.parent)
+    assert done.returncode == 1, done.stdout + done.stderr
