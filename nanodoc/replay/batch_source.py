@@ -25,13 +25,11 @@ class BatchSource:
         self._seen = 0  # samples of this pass
         self.usual_size: int | None = None
         """Size of the first batch."""
+        self._loads = isinstance(data, DataLoader)
         # what comes in its own order, one batch after the other, is numbered by counting
-        in_order = (
-            isinstance(data, DataLoader)
-            and isinstance(data.dataset, IterableDataset)
-            and data.num_workers == 0
+        self._counts = not self._loads or (
+            isinstance(data.dataset, IterableDataset) and data.num_workers == 0
         )
-        self._counts = in_order or not isinstance(data, DataLoader)
         self.passes = 0
         self._unseen: list[Any] | None = None
 
@@ -44,7 +42,10 @@ class BatchSource:
         for _ in range(2):
             try:
                 if self._iterator is None:
-                    self._iterator, self._queue = _begin(self._data)
+                    data = self._data
+                    self._iterator, self._queue = (
+                        _begin(data) if self._loads else (iter(data), None)
+                    )
                 batch = next(self._iterator)
             except StopIteration:
                 self._iterator = None
@@ -66,18 +67,21 @@ class BatchSource:
                     raise UserCodeError(told, "data") from error
                 raise UserCodeError(error, "data") from error
             self._yielded += 1
-            size = leading_size(batch)
             if self.usual_size is None and self.passes == 0 and self._yielded == 1:
                 self.usual_size = batch_size(batch)
-            first, self._seen = self._seen, self._seen + size
-            if self._counts:
-                return batch, list(range(first, self._seen))
-            return batch, self._queue.popleft() if self._queue else None
+            if not self._counts:
+                return batch, self._queue.popleft() if self._queue else None
+            first = self._seen
+            self._seen += leading_size(batch)
+            return batch, list(range(first, self._seen))
         return None
 
     def step(self, count: int) -> tuple[list[Any] | None, list[int] | None]:
         """The next `count` micro-batches, or as many as there are, and the indices of all their
         samples; None where the data has ended, or the indices can't be told. Raises as `next`."""
+        if count == 1:
+            drawn = self.next()
+            return (None, None) if drawn is None else ([drawn[0]], drawn[1] or None)
         batches: list[Any] = []
         indices: list[int] | None = []
         for _ in range(count):

@@ -15,7 +15,7 @@ from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import BriefStep, StepState
 from nanodoc.tensors.nested import tensors_in
 
-SAMPLED = 3  # tensors of a batch whose memory is compared
+_SAMPLED = 3  # tensors of a batch whose memory is compared
 _FEW_BYTES = 32
 
 Held = tuple[int, int, int, bool]
@@ -57,7 +57,37 @@ class PastStep:
         """Nobody has written into the batches since, as far as can be told."""
         leaves = tensors_in(self.batches)
         same = self.versions == [0 if t.is_inference() else t._version for t in leaves]
-        return same and self.samples == [some_bytes(t) for t in leaves[:SAMPLED]]
+        return same and self.samples == [some_bytes(t) for t in leaves[:_SAMPLED]]
+
+
+class Looks:
+    """What is seen of tensors' memory while nobody writes to it: each is looked at once, since one
+    batch, or one data set, may be that of many steps."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[torch.Tensor, Held]] = {}
+        self._samples: dict[int, tuple[torch.Tensor, bytes]] = {}
+
+    def held(self, leaves: Sequence[torch.Tensor]) -> list[Held]:
+        """As `PastStep.held`."""
+        known, found = self._held, []
+        for tensor in leaves:
+            look = known.get(id(tensor))
+            if look is None:
+                # the tensor is held, so that its identity stays its own
+                look = known[id(tensor)] = tensor, held(tensor)
+            found.append(look[1])
+        return found
+
+    def samples(self, leaves: Sequence[torch.Tensor]) -> list[bytes]:
+        """As `PastStep.samples`."""
+        known, found = self._samples, []
+        for tensor in leaves[:_SAMPLED]:
+            look = known.get(id(tensor))
+            if look is None:
+                look = known[id(tensor)] = tensor, some_bytes(tensor)
+            found.append(look[1])
+        return found
 
 
 def past_of(

@@ -328,7 +328,8 @@ def _hold(known: list[list[dict[str, Any]]], optimizers: Sequence[torch.optim.Op
         if len(groups) != len(own):
             return False
         for group, then in zip(groups, own, strict=True):
-            if group.keys() != then.keys() or not all(map(is_, group.values(), then.values())):
+            # the options of a group keep their names
+            if len(group) != len(then) or not all(map(is_, group.values(), then.values())):
                 return False
     return True
 

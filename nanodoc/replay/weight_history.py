@@ -21,13 +21,12 @@ import torch
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.replay.optimizers import copy_optimizer, state_bytes
 from nanodoc.replay.past_step import (
-    SAMPLED,
     Held,
+    Looks,
     PastStep,
     held,
     past_of,
     past_of_brief,
-    some_bytes,
 )
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
@@ -49,6 +48,7 @@ _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is 
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _AGAIN = 2.0  # seconds of steps that brief ones may have to be run again with
+_SOON = 0.5  # seconds
 _SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
@@ -77,6 +77,7 @@ class WeightHistory:
         self._spent = 0.0
         self._cost = 0.0
         self._since = 0.0  # seconds of the steps since the last copy
+        self._kept_at = 0  # the step of that copy
         self._wanted = self._only_first = False  # there is room for one copy
         self._briefly: int | None = None
         self.cleared = True
@@ -106,7 +107,7 @@ class WeightHistory:
         with self._guarded():
             past = past_of(capsule, self.optimizers, indices)
             self.cleared = past.cleared
-            self._remember(past)
+            self._remember(past, Looks())
             if self._due(capsule.step):
                 self._take(capsule)
         return time.perf_counter() - began
@@ -142,11 +143,11 @@ class WeightHistory:
         if not self.enabled:
             return
         with self._guarded():
-            before = None
+            before, looks = None, Looks()
             for step in steps:
                 past = past_of_brief(step, before)
                 before = step, past
-                self._remember(past)
+                self._remember(past, looks)
                 self._briefly = step.step
         for step in steps:
             if step.loss is not None:
@@ -225,19 +226,20 @@ class WeightHistory:
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _remember(self, past: PastStep) -> None:
+    def _remember(self, past: PastStep, looks: Looks) -> None:
         self._weigh_drawn()
         leaves = tensors_in(past.batches)
-        past.samples = list(map(some_bytes, leaves[:SAMPLED]))
-        past.held = list(map(held, leaves))
+        past.samples = looks.samples(leaves)
+        past.held = looks.held(leaves)
         if not all(map(holds_only_tensors, past.batches)):
             past.held += self._held_by_others(past.batches)
         self.past.append(past)
         self._weigh(past, 1)
+        most = min(_MOST_BATCH_BYTES, self._budget() / 2)
         while len(self.past) > 2 and (
             self._opaque
             or len(self.past) > _MOST_STEPS
-            or self._past_bytes > self._most_bytes()
+            or self._past_bytes > most
             or self._past_on_device > _MOST_DEVICE_BYTES
             or self._past_shared > _MOST_SHARED
         ):
@@ -268,16 +270,17 @@ class WeightHistory:
         holders = self._holders
         for address, size, on_device, shared in past.held:
             before = holders.get(address, 0)
-            holders[address] = before + sign
-            if before + sign == 0:
+            now = before + sign
+            if now:
+                holders[address] = now
+            else:
                 del holders[address]
-            if before == 0 or before + sign == 0:
+            if not (before and now):
                 self._past_bytes += sign * size
-            self._past_on_device += sign * on_device
-            self._past_shared += sign * shared
-
-    def _most_bytes(self) -> float:
-        return min(_MOST_BATCH_BYTES, self._budget() / 2)
+            if on_device:
+                self._past_on_device += sign * on_device
+            if shared:
+                self._past_shared += sign
 
     def _budget(self) -> float:
         if self._memory is None:
@@ -294,8 +297,14 @@ class WeightHistory:
             return True
         if self._every is not None:
             return step % self._every == 0
-        brief = self._briefly is not None and self._since > _AGAIN
-        share = _SHARE_OF_BRIEF if brief else _SHARE_OF_TIME
+        if self._briefly is None:
+            share = _SHARE_OF_TIME
+        elif self._since > _AGAIN:
+            share = _SHARE_OF_BRIEF
+        elif self._since < _SOON and step - self._kept_at < len(self.past) // 2:
+            return False  # a copy would be worth little yet
+        else:
+            share = _SHARE_OF_TIME
         return self._spent + self._cost <= share * self._elapsed
 
     def _take(self, capsule: StepState) -> None:
@@ -317,7 +326,7 @@ class WeightHistory:
             weights=copy_weights(self._named, host=True),
             optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
         )
-        self._since = 0.0
+        self._since, self._kept_at = 0.0, capsule.step
         if self.first is None:
             self.first = taken
         else:

@@ -94,6 +94,8 @@ def lies_on(value: Any, device: torch.device) -> bool:
     flat = _flat_tensors(value)
     for tensor in tensors_of(value) if flat is None else flat:
         own = tensor.device
+        if own == device:
+            continue
         if own.type != device.type:
             return False
         if device.index is not None and own.index not in (None, device.index):
