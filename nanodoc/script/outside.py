@@ -49,7 +49,7 @@ _ORDERS = ("put", "put_nowait", "task_done", "join")
 _MOST_VALIDATED = 4  # data sets
 
 
-class Drawings(deque[Drawn]):
+class Drawings(list[Drawn]):
     """What one iteration drew, in order."""
 
     code: types.CodeType | None = None
