@@ -12,7 +12,8 @@ def print_model(name: str, row: dict[str, Any]) -> None:
     )
     sampled = row["sampled"]
     print(
-        f"        monitoring adds {row['monitoring_adds_ms']:.2f} ms a step; "
+        f"        monitoring adds {row['monitoring_adds_ms']:.3f} ms a step "
+        f"({_noise(row['monitoring_adds_quartiles_ms'], row['bare_quartiles_ms'])}); "
         f"{sampled['steps']} steps sampled, {sampled['share']:.2%} of the time"
     )
 
@@ -31,8 +32,9 @@ def print_script(row: dict[str, Any]) -> None:
     ratios = row["ratios"]
     print(
         f"        as a script  bare {row['bare_ms']:.2f} ms  watched {ratios['median']:.3f} "
-        f"(mean {ratios['mean']:.3f}), {row['adds_ms']:+.3f} ms a step (mean "
-        f"{row['mean_adds_ms']:+.3f}); peak memory of the process "
+        f"(mean {ratios['mean']:.3f}), {row['adds_ms']:+.3f} ms a step "
+        f"({_noise(row['adds_quartiles_ms'], row['bare_quartiles_ms'])}), mean "
+        f"{row['mean_adds_ms']:+.3f}; peak memory of the process "
         f"{ratios['peak']:.3f}; the first steps {row['first_steps_add_s']:+.2f} s",
         flush=True,
     )
@@ -82,6 +84,11 @@ def print_graph(graph: dict[str, dict[str, float]]) -> None:
 def print_start_up(start_up: dict[str, float]) -> None:
     shown = "  ".join(f"{k} {v:.2f}" for k, v in start_up.items())
     print(f"  a tiny training, whole processes, over `python train.py`: {shown}")
+
+
+def _noise(added: list[float], bare: list[float]) -> str:
+    (low, high), (lowest, highest) = added, bare
+    return f"quartiles {low:.3f} and {high:.3f}; bare {lowest:.3f} and {highest:.3f}"
 
 
 def _listed(ratios: dict[str, float]) -> str:

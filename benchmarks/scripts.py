@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.devices import ROOT
-from benchmarks.timing import median_ratio
+from benchmarks.timing import median_ratio, quartiles
 from benchmarks.turns import in_turns
 
 TRAINING = """
@@ -98,17 +98,20 @@ def script(
         [[turn for run in way for turn in run[key]] for way in (python, watched)]
         for key in ("medians", "means")
     )
+    added = _differences(medians)
     return {
         "bare_ms": statistics.median(medians[0]) * 1e3,
-        "adds_ms": _median_difference(medians) * 1e3,
-        "mean_adds_ms": _median_difference(means) * 1e3,
+        "bare_quartiles_ms": [seconds * 1e3 for seconds in quartiles(medians[0])],
+        "adds_ms": statistics.median(added) * 1e3,
+        "adds_quartiles_ms": [seconds * 1e3 for seconds in quartiles(added)],
+        "mean_adds_ms": statistics.median(_differences(means)) * 1e3,
         "ratios": {
             "median": median_ratio(medians[1], medians[0]),
             "mean": sum(means[1]) / sum(means[0]),
             "peak": median_ratio(*([run["peak"] for run in way] for way in (watched, python))),
         },
-        "first_steps_add_s": _median_difference(
-            [[run["first"] for run in way] for way in (python, watched)]
+        "first_steps_add_s": statistics.median(
+            _differences([[run["first"] for run in way] for way in (python, watched)])
         ),
     }
 
@@ -126,7 +129,7 @@ def _read(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _median_difference(pair: list[list[float]]) -> float:
+def _differences(pair: list[list[float]]) -> list[float]:
     """Of the second from the first."""
     one, other = pair
-    return statistics.median(b - a for a, b in zip(one, other, strict=True))
+    return [b - a for a, b in zip(one, other, strict=True)]

@@ -34,13 +34,13 @@ def timed(name: str, device: torch.device, repeats: int, length: float) -> dict[
     steps = max(3, round(length / (time.perf_counter() - began)))
     seconds = _rounds(ways, repeats, steps)
     ways.close()
-    added = statistics.median(
-        a - b for a, b in zip(seconds["monitored"], seconds["bare"], strict=True)
-    )
+    added = [a - b for a, b in zip(seconds["monitored"], seconds["bare"], strict=True)]
     return {
         "ops": ways.records,
         "bare_ms": statistics.median(seconds["bare"]) * 1e3,
-        "monitoring_adds_ms": added * 1e3,
+        "bare_quartiles_ms": [seconds * 1e3 for seconds in quartiles(seconds["bare"])],
+        "monitoring_adds_ms": statistics.median(added) * 1e3,
+        "monitoring_adds_quartiles_ms": [seconds * 1e3 for seconds in quartiles(added)],
         "ratios": _ratios(seconds),
         # its looks are too rare for the median of the rounds to show
         "sampled": ways.loop.sampled(),
@@ -69,6 +69,14 @@ def _rounds(ways: Ways, repeats: int, steps: int) -> Seconds:
 def median_ratio(numerators: list[float], denominators: list[float]) -> float:
     """The median of the rounds' own ratios: drift of the machine between rounds cancels."""
     return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def quartiles(values: list[float]) -> tuple[float, float]:
+    """The first and the third: how far the machine's noise moves what is measured."""
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
 
 
 def _ratios(seconds: Seconds) -> dict[str, float]:
