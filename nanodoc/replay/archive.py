@@ -6,6 +6,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -40,7 +41,8 @@ def opened(path: Path) -> Any:
         raise UsageError(f"no such snapshot: {path}")
     try:
         told = _described(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of what a stranger's file is unusual in
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except zipfile.BadZipFile as error:
         raise _broken(path, error) from error
     except MemoryError as error:

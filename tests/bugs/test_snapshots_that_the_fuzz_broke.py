@@ -110,3 +110,14 @@ def test_a_snapshot_whose_run_knew_no_loss(snapshot: Path) -> None:
     torch.save(content, path)
     done = nanodoc("replay", path.name, cwd=snapshot.parent)
     assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_what_torch_warns_of_in_a_strangers_file_is_not_repeated(snapshot: Path) -> None:
+    """Such as of a pickle protocol that is not the usual one."""
+    told = snapshot.read_bytes()
+    at = told.index(b"\x80\x02}")  # the beginning of the pickle
+    path = snapshot.with_name("protocol.pt")
+    path.write_bytes(told[: at + 1] + b"\x2e" + told[at + 2 :])
+    done = nanodoc("replay", path.name, cwd=snapshot.parent)
+    assert "protocol" not in done.stderr
+    assert "Warning" not in done.stderr
