@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import traceback
+from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType, FunctionType
 
@@ -83,7 +84,7 @@ class FailureLook:
         self._build = build
         self._feed = feed
 
-    def at_glance(self, capsule: StepState, indices: list[int] | None) -> CrashFacts:
+    def at_glance(self, capsule: StepState, indices: Sequence[int] | None) -> CrashFacts:
         """What is known of a step without running it again, or reading anything of its device."""
         size = batch_size(capsule.batches[0]) if capsule.batches else None
         return CrashFacts(
@@ -94,7 +95,7 @@ class FailureLook:
         )
 
     def at_step(
-        self, failure: Failure, capsule: StepState, indices: list[int] | None
+        self, failure: Failure, capsule: StepState, indices: Sequence[int] | None
     ) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
         trainable = tuple(

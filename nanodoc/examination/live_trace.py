@@ -47,7 +47,7 @@ class LiveStep:
         named = [(n, local_of(g)) for n in bad if (g := parameters[n].grad) is not None]
         return cls(tracer, losses, named, error, together)
 
-    def examined(self, capsule: StepState, indices: list[int] | None) -> Examined:
+    def examined(self, capsule: StepState, indices: Sequence[int] | None) -> Examined:
         """The roots of what is not finite in it. `indices` are the data set's, of its batch."""
         with self.tracer.paused():
             if self.together:

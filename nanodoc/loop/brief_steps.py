@@ -12,7 +12,7 @@ each time, losses have to be the same but for rounding.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -68,7 +68,7 @@ class Again:
 
     start: StepState
     reading: StepReading
-    indices: list[int] | None
+    indices: Sequence[int] | None
 
 
 def unseen(step: int, loss: float) -> Stop:
@@ -118,7 +118,11 @@ class BriefSteps:
         checkpoints = self._checkpoints
         if not checkpoints.reaches_back or checkpoints.growing:
             return False
-        following = range(step, step + _MOST_OPEN - len(self._open))
+        opened = len(self._open)
+        room = checkpoints.make_room(_MOST_OPEN) - opened
+        if room <= 0 and opened < _MOST_OPEN:
+            return False
+        following = range(step, step + max(room, 0))
         self.until = next(filter(is_full, following), following.stop)
         return True
 
@@ -129,15 +133,9 @@ class BriefSteps:
         return (
             self._ready
             and self.shown is None
-            and _SHOWN_BY <= self._since_anchor < 2 * _SHOWN_BY
+            and _SHOWN_BY <= self._checkpoints.since_anchor < 2 * _SHOWN_BY
             and self._checkpoints.reaches_back
         )
-
-    @property
-    def _since_anchor(self) -> int:
-        """Steps since the latest weights that were kept."""
-        past, anchor = self._checkpoints.past, self._checkpoints.anchor
-        return past[-1].step - anchor.step + 1 if past and anchor is not None else 0
 
     def full_step(self, step: int, *, plain: bool) -> None:
         """A step that was watched in full went well. `plain`: no optimizer evaluated a
@@ -156,7 +154,7 @@ class BriefSteps:
             and self._is_simple()
             and not several_ranks()  # they would have to run steps again together
         )
-        if self._ready and self.shown is None and self._since_anchor >= 2 * _SHOWN_BY:
+        if self._ready and self.shown is None and self._checkpoints.since_anchor >= 2 * _SHOWN_BY:
             self._checkpoints.keep_next()
 
     def _is_hopeless(self) -> bool:

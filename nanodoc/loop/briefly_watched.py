@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nanodoc.heartbeat import trail
@@ -31,7 +31,7 @@ class BrieflyWatched(SharedRun):
         self,
         step: int,
         batch: Any,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
         waited: float,
         numbers: Mapping[str, Any],
         drawn: Any,
@@ -47,7 +47,7 @@ class BrieflyWatched(SharedRun):
         self,
         step: int,
         batch: Any,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
         waited: float,
         numbers: Mapping[str, Any],
         drawn: Any,
@@ -65,7 +65,7 @@ class BrieflyWatched(SharedRun):
         loss: float,
         step: int,
         batch: Any,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
         waited: float,
         numbers: Mapping[str, Any],
         drawn: Any,

@@ -32,7 +32,7 @@ class LeftStep:
     """With buffers of its own, and with weights and optimizers in host memory, where there is
     room."""
     loss: float
-    indices: list[int] | None
+    indices: Sequence[int] | None
     versions: tuple[int, ...] = ()
     """How often each parameter had been written to."""
     times: int = 1
@@ -56,7 +56,7 @@ Named = Sequence[tuple[str, torch.nn.Parameter]]
 
 
 def left_step(
-    start: StepState, recipe: Recipe, named: Named, loss: float, indices: list[int] | None
+    start: StepState, recipe: Recipe, named: Named, loss: float, indices: Sequence[int] | None
 ) -> LeftStep:
     """The training may go on: what it needs of a device's memory is not taken from it. `named` are
     the model's parameters: in the middle of a step FSDP2 has put others in their places."""

@@ -38,7 +38,7 @@ class SickStep:
     vitals: Vitals
     bad: tuple[str, ...]
     """Names of the parameters whose gradients, as far as this rank holds them, are not finite."""
-    indices: list[int] | None
+    indices: Sequence[int] | None
     bad_at: tuple[tuple[int, ...] | None, ...] = ()
     """As in `Trip`."""
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ class Outcome:
     start: StepState | None = None
     checkpoints: WeightHistory | None = None
     samples_per_second: float | None = None
-    indices: list[int] | None = None
+    indices: Sequence[int] | None = None
     """The data set's indices of the samples of `capsule`, where known."""
     notes: list[tuple[str, str]] = field(default_factory=list)
     trace_files: list[str] = field(default_factory=list)

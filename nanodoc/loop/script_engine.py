@@ -53,7 +53,7 @@ class ScriptEngine(BrieflyWatched):
     """The start of the step before the open one."""
 
     def first(
-        self, capsule: StepState, indices: list[int] | None, *, trained: bool = False
+        self, capsule: StepState, indices: Sequence[int] | None, *, trained: bool = False
     ) -> Stop | str | None:
         """Runs the script's first step once more from its start. Leaves everything where that
         step's end left it; whoever calls puts it back. `trained`: steps before it had trained the
@@ -109,7 +109,7 @@ class ScriptEngine(BrieflyWatched):
         self,
         step: int,
         batch: Any,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
         waited: float,
         on_trip: Callable[[], None],
     ) -> None:
@@ -196,7 +196,7 @@ class ScriptEngine(BrieflyWatched):
         if self.left is not None:
             self.left.gone = gone
 
-    def left_at_first(self, start: StepState, loss: float, indices: list[int] | None) -> None:
+    def left_at_first(self, start: StepState, loss: float, indices: Sequence[int] | None) -> None:
         """The script has left its loop, for its loss, in the first step."""
         self.left = left_step(start, self.recipe, self._named, loss, indices)
         self.left.gone = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -108,7 +108,7 @@ class StopExaminer:
         self,
         capsule: StepState,
         reading: StepReading,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
         probed: Iterable[ProbedFacts],
     ) -> Stop:
         """A step whose loss, gradients or probes are not finite."""
@@ -164,7 +164,9 @@ class StopExaminer:
         lost = device_is_lost(failure)
         return Stop(failure=failure, crash=None if lost else self._failures.at_batch(failure))
 
-    def failure(self, capsule: StepState, error: UserCodeError, indices: list[int] | None) -> Stop:
+    def failure(
+        self, capsule: StepState, error: UserCodeError, indices: Sequence[int] | None
+    ) -> Stop:
         """A step that raised."""
         failure = describe_failure(error)
         note_failure(here(), failure, capsule.step)
@@ -196,7 +198,7 @@ class StopExaminer:
         step: int,
         error: BaseException,
         last: StepState | None,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
     ) -> Stop:
         """An error of the training's was raised in code of ours: torch tells of a dead worker of
         the loader, and of a lost device, wherever the process is."""
@@ -209,7 +211,7 @@ class StopExaminer:
         step: int,
         error: BaseException,
         last: StepState | None,
-        indices: list[int] | None,
+        indices: Sequence[int] | None,
     ) -> Stop:
         """The device was lost to a kernel of step `step`, and a call that isn't the training's was
         told so. `last` is the start of the last step that began."""
@@ -219,7 +221,7 @@ class StopExaminer:
         crash = self._failures.at_glance(capsule, indices) if capsule is not None else None
         return Stop(failure=failure, capsule=capsule, crash=crash)
 
-    def late(self, step: int, last: StepState | None, indices: list[int] | None) -> Stop | None:
+    def late(self, step: int, last: StepState | None, indices: Sequence[int] | None) -> Stop | None:
         """An error of the run's that its devices had not told yet."""
         error = late_error(self._devices)
         return self.lost(step, error, last, indices) if error is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -91,7 +91,7 @@ class WatchedRun:
         self.course = RunMetrics(runner, history)
         self._interrupts = Interrupts()
         self._notes: list[tuple[str, str]] = []
-        self._indices: list[int] | None = None
+        self._indices: Sequence[int] | None = None
         self._last: StepState | None = None
         self._micro_batches = 1 if runner.observing else recipe.accumulate
         options = WatchOptions(

@@ -4,7 +4,7 @@ can be told."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -33,7 +33,7 @@ class BatchSource:
         self.passes = 0
         self._unseen: list[Any] | None = None
 
-    def next(self) -> tuple[Any, list[int] | None] | None:
+    def next(self) -> tuple[Any, Sequence[int] | None] | None:
         """The next batch and its indices; None when the data is a one-shot iterator that has ended.
 
         Raises `UsageError` if the data never yields anything, `UserCodeError` for an exception of
@@ -73,10 +73,10 @@ class BatchSource:
                 return batch, self._queue.popleft() if self._queue else None
             first = self._seen
             self._seen += leading_size(batch)
-            return batch, list(range(first, self._seen))
+            return batch, range(first, self._seen)
         return None
 
-    def step(self, count: int) -> tuple[list[Any] | None, list[int] | None]:
+    def step(self, count: int) -> tuple[list[Any] | None, Sequence[int] | None]:
         """The next `count` micro-batches, or as many as there are, and the indices of all their
         samples; None where the data has ended, or the indices can't be told. Raises as `next`."""
         if count == 1:
@@ -89,7 +89,7 @@ class BatchSource:
             if drawn is None:
                 break
             batches.append(drawn[0])
-            indices = None if drawn[1] is None or indices is None else indices + drawn[1]
+            indices = None if drawn[1] is None or indices is None else [*indices, *drawn[1]]
         return batches or None, indices or None
 
     def unseen(self, count: int) -> list[Any]:

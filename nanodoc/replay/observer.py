@@ -261,6 +261,8 @@ class Observer:
         _open.remove(self)
         if self._calls is not None:
             self._calls.close()
+        # in a cycle of references the step's batch would stay until Python collects its garbage
+        self._capsule, self.extras = None, list
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A loss is about to be differentiated."""

@@ -46,7 +46,7 @@ class PastStep:
     next step begins."""
     numbers: Mapping[str, Any] | None = None
     """As `StepState.numbers`."""
-    indices: list[int] | None = None
+    indices: Sequence[int] | None = None
     """Those of its samples in the data set, where they are known."""
     cleared: bool = False
     """No gradient was left when the step began: a loop may clear them behind its optimizer's step,
@@ -91,7 +91,7 @@ class Looks:
 
 
 def past_of(
-    start: StepState, optimizers: Sequence[torch.optim.Optimizer], indices: list[int] | None
+    start: StepState, optimizers: Sequence[torch.optim.Optimizer], indices: Sequence[int] | None
 ) -> PastStep:
     """Of a step that begins; `indices`: those of its samples in the data set."""
     return PastStep(

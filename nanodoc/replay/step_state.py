@@ -88,7 +88,7 @@ class BriefStep:
     """The model's flag."""
     cleared: bool = True
     """As `PastStep.cleared`."""
-    indices: list[int] | None = None
+    indices: Sequence[int] | None = None
     """Those of its samples in the data set, where they are known."""
     numbers: Mapping[str, Any] | None = None
     drawn: Any = None

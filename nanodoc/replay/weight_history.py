@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -98,7 +98,7 @@ class WeightHistory:
         self._past_on_device = 0
         self._past_shared = 0
 
-    def before_step(self, capsule: StepState, indices: list[int] | None = None) -> float:
+    def before_step(self, capsule: StepState, indices: Sequence[int] | None = None) -> float:
         """Keeps the step's batches, and at times its weights. `indices`: those of its samples in
         the data set. Returns the seconds it took. Nothing raised here may end a healthy run."""
         if not self.enabled:
@@ -180,6 +180,21 @@ class WeightHistory:
             and past[0].step <= anchor.step
         )
 
+    def make_room(self, wanted: int) -> int:
+        """How many steps more, of so many, can be run again from the latest weights that are kept,
+        if their batches are as the last ones. Older batches make room for theirs."""
+        fitting = self._fitting_batches()
+        room = min(wanted, fitting - self.since_anchor)
+        while room > 0 and len(self.past) > max(fitting - room, 2):
+            self._weigh(self.past.popleft(), -1)
+        return room
+
+    @property
+    def since_anchor(self) -> int:
+        """Steps since the latest weights that are kept."""
+        anchor, past = self.good or self.first, self.past
+        return past[-1].step - anchor.step + 1 if past and anchor is not None else 0
+
     @property
     def briefly(self) -> bool:
         """Some steps since the latest weights that are kept were watched by their losses alone."""
@@ -235,7 +250,7 @@ class WeightHistory:
             past.held += self._held_by_others(past.batches)
         self.past.append(past)
         self._weigh(past, 1)
-        most = min(_MOST_BATCH_BYTES, self._budget() / 2)
+        most = self._most_bytes()
         while len(self.past) > 2 and (
             self._opaque
             or len(self.past) > _MOST_STEPS
@@ -282,11 +297,35 @@ class WeightHistory:
             if shared:
                 self._past_shared += sign
 
+    def _fitting_batches(self) -> int:
+        """How many batches the limits allow, if all are as the last ones."""
+        past, holders = self.past, self._holders
+        fitting = 2 if self._opaque else _MOST_STEPS
+        # of the very last one it may not be known yet what it draws
+        for last in (past[-1], past[max(len(past) - 2, 0)]) if past else ():
+            times = Counter(address for address, *_ in last.held)
+            own = {a: size for a, size, _, _ in last.held if holders[a] == times[a]}
+            for needed, most in (
+                (sum(own.values()), self._most_bytes()),
+                (sum(on_device for _, _, on_device, _ in last.held), _MOST_DEVICE_BYTES),
+                (sum(shared for *_, shared in last.held), _MOST_SHARED),
+            ):
+                if needed:
+                    fitting = min(fitting, int(most / needed))
+        return fitting
+
+    def _most_bytes(self) -> float:
+        return min(_MOST_BATCH_BYTES, self._budget() / 2)
+
     def _budget(self) -> float:
         if self._memory is None:
             free = free_host_memory()
             self._memory = math.inf if free is None else _SHARE_OF_MEMORY * free
         return self._memory
+
+    def _has_no_room(self) -> bool:
+        """No step more could be run again from the weights that are kept."""
+        return self.since_anchor >= self._fitting_batches()
 
     def _due(self, step: int) -> bool:
         if self.first is None:
@@ -299,7 +338,7 @@ class WeightHistory:
             return step % self._every == 0
         if self._briefly is None:
             share = _SHARE_OF_TIME
-        elif self._since > _AGAIN:
+        elif self._since > _AGAIN or not self.reaches_back or self._has_no_room():
             share = _SHARE_OF_BRIEF
         elif self._since < _SOON and step - self._kept_at < len(self.past) // 2:
             return False  # a copy would be worth little yet

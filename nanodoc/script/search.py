@@ -3,7 +3,7 @@ with, and which of them runs when an optimizer steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -34,7 +34,7 @@ class Candidate:
     trained: Trained
     backwards: int
     """Backward passes that had been made by then."""
-    indices: list[int] | None
+    indices: Sequence[int] | None
     losses: int = 0
     """Losses that had been seen by then."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
