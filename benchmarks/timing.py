@@ -38,9 +38,9 @@ def timed(name: str, device: torch.device, repeats: int, length: float) -> dict[
     return {
         "ops": ways.records,
         "bare_ms": statistics.median(seconds["bare"]) * 1e3,
-        "bare_quartiles_ms": [seconds * 1e3 for seconds in quartiles(seconds["bare"])],
+        "bare_quartiles_ms": [one * 1e3 for one in quartiles(seconds["bare"])],
         "monitoring_adds_ms": statistics.median(added) * 1e3,
-        "monitoring_adds_quartiles_ms": [seconds * 1e3 for seconds in quartiles(added)],
+        "monitoring_adds_quartiles_ms": [one * 1e3 for one in quartiles(added)],
         "ratios": _ratios(seconds),
         # its looks are too rare for the median of the rounds to show
         "sampled": ways.loop.sampled(),

@@ -119,10 +119,10 @@ class BriefSteps:
         if not checkpoints.reaches_back or checkpoints.growing:
             return False
         opened = len(self._open)
-        room = checkpoints.make_room(_MOST_OPEN) - opened
-        if room <= 0 and opened < _MOST_OPEN:
+        room = checkpoints.make_room(max(_MOST_OPEN, opened + 1)) - opened
+        if room <= 0:
             return False
-        following = range(step, step + max(room, 0))
+        following = range(step, step + room)
         self.until = next(filter(is_full, following), following.stop)
         return True
 
@@ -154,7 +154,8 @@ class BriefSteps:
             and self._is_simple()
             and not several_ranks()  # they would have to run steps again together
         )
-        if self._ready and self.shown is None and self._checkpoints.since_anchor >= 2 * _SHOWN_BY:
+        overdue = self._checkpoints.since_anchor >= 2 * _SHOWN_BY
+        if self._ready and self.shown is None and overdue and self._checkpoints.holds_enough:
             self._checkpoints.keep_next()
 
     def _is_hopeless(self) -> bool:

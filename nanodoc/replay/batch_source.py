@@ -82,15 +82,14 @@ class BatchSource:
         if count == 1:
             drawn = self.next()
             return (None, None) if drawn is None else ([drawn[0]], drawn[1] or None)
-        batches: list[Any] = []
-        indices: list[int] | None = []
+        batches, parts = [], []
         for _ in range(count):
             drawn = self.next()
             if drawn is None:
                 break
             batches.append(drawn[0])
-            indices = None if drawn[1] is None or indices is None else [*indices, *drawn[1]]
-        return batches or None, indices or None
+            parts.append(drawn[1])
+        return batches or None, _joined(parts)
 
     def unseen(self, count: int) -> list[Any]:
         """What the next step would have been given; nothing where that can't be had. For when the
@@ -114,6 +113,18 @@ class BatchSource:
         """The indices of the batch that raised while it was loaded: the oldest that was drawn and
         has not come."""
         return self._queue[0] if self._queue else None
+
+
+def _joined(parts: list[Sequence[int] | None]) -> Sequence[int] | None:
+    """The indices of several batches as those of one."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    if all(isinstance(part, range) for part in known):  # counted, one batch after the other
+        whole = range(known[0][0], known[-1][-1] + 1) if all(known) else range(0)
+        if len(whole) == sum(map(len, known)):
+            return whole or None
+    return [index for part in known for index in part] or None
 
 
 def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:

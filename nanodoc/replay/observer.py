@@ -327,7 +327,8 @@ class Observer:
         self.optimizer_steps += 1
         if self.on_gradients is not None:
             self.on_gradients()
-        if self._capsule is None:
+        capsule = self._capsule  # which another thread may take away: the step may be over by then
+        if capsule is None:
             return
         note_rates(optimizer, self.rates)
         named = self._of(optimizer)
@@ -353,20 +354,20 @@ class Observer:
             self.tripped = vitals
         if (
             first
-            and self._capsule.weights is None
+            and capsule.weights is None
             and (
                 self._expected_steps > 1
                 or (by_closure and self.expected_evaluations > 1)
                 or self.tripped is not None
             )
         ):
-            self._capsule.weights = copy_weights(self._named)
-            self._capsule.optimizers = [
+            capsule.weights = copy_weights(self._named)
+            capsule.optimizers = [
                 copy_optimizer(optimizer) for optimizer in self._recipe.optimizers
             ]
             # what the step does after this, to a teacher or a second optimizer, is not clean
             if self.tripped is not None:
-                self._capsule.outside = kept_state(self._recipe)
+                capsule.outside = kept_state(self._recipe)
         if self.tripped is not None:
             self.on_trip()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,9 +40,11 @@ class PastStep:
     """Every piece of memory that the batches keep alive."""
     used: dict[int, list[float | None]] = field(default_factory=dict)
     """As `Observer.rates`: a loop may set them while the step runs."""
-    drawn: deque[Any] | None = None
+    drawn: list[Any] | None = None
     """What a script's step draws from outside of it, such as its batch by `next`; complete when the
     next step begins."""
+    drawn_is_weighed: bool = False
+    """What it drew is among `held`."""
     numbers: Mapping[str, Any] | None = None
     """As `StepState.numbers`."""
     indices: Sequence[int] | None = None
@@ -60,9 +61,9 @@ class PastStep:
         return same and self.samples == [some_bytes(t) for t in leaves[:_SAMPLED]]
 
 
-class Looks:
-    """What is seen of tensors' memory while nobody writes to it: each is looked at once, since one
-    batch, or one data set, may be that of many steps."""
+class KnownMemory:
+    """A cache of what tensors hold and begin with, for as long as nobody writes to them: one batch,
+    or one data set, may be that of many steps."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[torch.Tensor, Held]] = {}

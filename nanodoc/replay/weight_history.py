@@ -11,44 +11,33 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.replay.optimizers import copy_optimizer, state_bytes
+from nanodoc.replay.past_batches import PastBatches
 from nanodoc.replay.past_step import (
-    Held,
-    Looks,
+    KnownMemory,
     PastStep,
-    held,
     past_of,
     past_of_brief,
 )
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.tensors.host_memory import free_host_memory
-from nanodoc.tensors.nested import (
-    holds_only_tensors,
-    other_leaves,
-    tensor_leaves,
-    tensors_in,
-)
 from nanodoc.tensors.plain import without_values
 
 _SHARE_OF_TIME = 0.005  # and the bookkeeping stays below as much again
 _SHARE_OF_MEMORY = 0.25
 _KEPT = 3
-_MOST_STEPS = 512  # whose batches are kept
-_MOST_BATCH_BYTES = 1 << 29
-_MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
-_MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_FEWEST = 8
+"""Steps. Where no more of them fit into memory, none is watched by its loss alone: a copy of the
+weights for so few costs what it saves."""
 _AGAIN = 2.0  # seconds of steps that brief ones may have to be run again with
-_SOON = 0.5  # seconds
+_SOON = 0.5  # seconds, which take as long to run again: a newer copy would save little
 _SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
@@ -91,12 +80,8 @@ class WeightHistory:
         self.first: StepState | None = None
         self.good: StepState | None = None
         self.previous: StepState | None = None
-        self.past: deque[PastStep] = deque()
-        self._holders: dict[int, int] = {}
-        self._opaque = False
-        self._past_bytes = 0
-        self._past_on_device = 0
-        self._past_shared = 0
+        self.batches = PastBatches(lambda: self._budget() / 2)
+        self.past = self.batches.steps
 
     def before_step(self, capsule: StepState, indices: Sequence[int] | None = None) -> float:
         """Keeps the step's batches, and at times its weights. `indices`: those of its samples in
@@ -107,7 +92,7 @@ class WeightHistory:
         with self._guarded():
             past = past_of(capsule, self.optimizers, indices)
             self.cleared = past.cleared
-            self._remember(past, Looks())
+            self.batches.add(past, KnownMemory())
             if self._due(capsule.step):
                 self._take(capsule)
         return time.perf_counter() - began
@@ -143,11 +128,11 @@ class WeightHistory:
         if not self.enabled:
             return
         with self._guarded():
-            before, looks = None, Looks()
+            before, known = None, KnownMemory()
             for step in steps:
                 past = past_of_brief(step, before)
                 before = step, past
-                self._remember(past, looks)
+                self.batches.add(past, known)
                 self._briefly = step.step
         for step in steps:
             if step.loss is not None:
@@ -155,8 +140,7 @@ class WeightHistory:
 
     def abandon(self, step: int) -> None:
         """The step that began last was none."""
-        if self.past and self.past[-1].step == step:
-            self._weigh(self.past.pop(), -1)
+        self.batches.drop_last(step)
 
     def keep_next(self) -> None:
         """The weights that the next step begins with are to be kept."""
@@ -171,7 +155,7 @@ class WeightHistory:
     def reaches_back(self) -> bool:
         """Every step since the latest weights that are kept can be run again from them, in a few
         seconds at most."""
-        anchor, past = self.good or self.first, self.past
+        anchor, past = self.anchor, self.past
         return (
             self.enabled
             and anchor is not None
@@ -181,18 +165,26 @@ class WeightHistory:
         )
 
     def make_room(self, wanted: int) -> int:
-        """How many steps more, of so many, can be run again from the latest weights that are kept,
-        if their batches are as the last ones. Older batches make room for theirs."""
-        fitting = self._fitting_batches()
-        room = min(wanted, fitting - self.since_anchor)
-        while room > 0 and len(self.past) > max(fitting - room, 2):
-            self._weigh(self.past.popleft(), -1)
+        """How many of so many further steps can be run again from the latest weights that are kept,
+        and with them the one that follows; older batches are dropped for theirs."""
+        room = min(wanted, self._room())
+        if room > 0:
+            self.batches.make_room(room + 1)
         return room
+
+    @property
+    def holds_enough(self) -> bool:
+        """So many batches fit that steps may be watched by their losses alone."""
+        return self.batches.fitting() >= _FEWEST
+
+    def _room(self) -> int:
+        fitting = self.batches.fitting()
+        return fitting - 1 - self.since_anchor if fitting >= _FEWEST else 0
 
     @property
     def since_anchor(self) -> int:
         """Steps since the latest weights that are kept."""
-        anchor, past = self.good or self.first, self.past
+        anchor, past = self.anchor, self.past
         return past[-1].step - anchor.step + 1 if past and anchor is not None else 0
 
     @property
@@ -205,7 +197,7 @@ class WeightHistory:
         """What is past can't be run again any more."""
         self.enabled, self.note = False, why
         self.first = self.good = self.previous = None
-        self.past.clear()
+        self.batches.clear()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -241,91 +233,11 @@ class WeightHistory:
 
     # -- keeping -----------------------------------------------------------------------------------
 
-    def _remember(self, past: PastStep, looks: Looks) -> None:
-        self._weigh_drawn()
-        leaves = tensors_in(past.batches)
-        past.samples = looks.samples(leaves)
-        past.held = looks.held(leaves)
-        if not all(map(holds_only_tensors, past.batches)):
-            past.held += self._held_by_others(past.batches)
-        self.past.append(past)
-        self._weigh(past, 1)
-        most = self._most_bytes()
-        while len(self.past) > 2 and (
-            self._opaque
-            or len(self.past) > _MOST_STEPS
-            or self._past_bytes > most
-            or self._past_on_device > _MOST_DEVICE_BYTES
-            or self._past_shared > _MOST_SHARED
-        ):
-            self._weigh(self.past.popleft(), -1)
-
-    def _held_by_others(self, batches: list[Any]) -> Iterator[Held]:
-        """Arrays of NumPy among what is no tensor."""
-        for other in other_leaves(batches):
-            if type(other).__module__ == "numpy":
-                base = getattr(other, "base", None)
-                whole = other if base is None else base
-                yield id(whole), int(getattr(whole, "nbytes", 0)), 0, False
-            elif not isinstance(other, _PLAIN):
-                self._opaque = True  # how much memory it holds can't be told
-
-    def _weigh_drawn(self) -> None:
-        """The step before has drawn all that it draws."""
-        last = self.past[-1] if self.past else None
-        if last is None or not last.drawn:
-            return
-        leaves = [tensor for _, tensor in tensor_leaves([value for _, value, _ in last.drawn])]
-        self._weigh(last, -1)
-        last.held += map(held, leaves)
-        self._weigh(last, 1)
-
-    def _weigh(self, past: PastStep, sign: int) -> None:
-        """Memory that several batches are views of counts once."""
-        holders = self._holders
-        for address, size, on_device, shared in past.held:
-            before = holders.get(address, 0)
-            now = before + sign
-            if now:
-                holders[address] = now
-            else:
-                del holders[address]
-            if not (before and now):
-                self._past_bytes += sign * size
-            if on_device:
-                self._past_on_device += sign * on_device
-            if shared:
-                self._past_shared += sign
-
-    def _fitting_batches(self) -> int:
-        """How many batches the limits allow, if all are as the last ones."""
-        past, holders = self.past, self._holders
-        fitting = 2 if self._opaque else _MOST_STEPS
-        # of the very last one it may not be known yet what it draws
-        for last in (past[-1], past[max(len(past) - 2, 0)]) if past else ():
-            times = Counter(address for address, *_ in last.held)
-            own = {a: size for a, size, _, _ in last.held if holders[a] == times[a]}
-            for needed, most in (
-                (sum(own.values()), self._most_bytes()),
-                (sum(on_device for _, _, on_device, _ in last.held), _MOST_DEVICE_BYTES),
-                (sum(shared for *_, shared in last.held), _MOST_SHARED),
-            ):
-                if needed:
-                    fitting = min(fitting, int(most / needed))
-        return fitting
-
-    def _most_bytes(self) -> float:
-        return min(_MOST_BATCH_BYTES, self._budget() / 2)
-
     def _budget(self) -> float:
         if self._memory is None:
             free = free_host_memory()
             self._memory = math.inf if free is None else _SHARE_OF_MEMORY * free
         return self._memory
-
-    def _has_no_room(self) -> bool:
-        """No step more could be run again from the weights that are kept."""
-        return self.since_anchor >= self._fitting_batches()
 
     def _due(self, step: int) -> bool:
         if self.first is None:
@@ -336,19 +248,17 @@ class WeightHistory:
             return True
         if self._every is not None:
             return step % self._every == 0
-        if self._briefly is None:
-            share = _SHARE_OF_TIME
-        elif self._since > _AGAIN or not self.reaches_back or self._has_no_room():
-            share = _SHARE_OF_BRIEF
-        elif self._since < _SOON and step - self._kept_at < len(self.past) // 2:
-            return False  # a copy would be worth little yet
-        else:
-            share = _SHARE_OF_TIME
+        share = _SHARE_OF_TIME
+        if self.briefly and self.holds_enough:
+            if self._since > _AGAIN or not self.reaches_back or self._room() <= 0:
+                share = _SHARE_OF_BRIEF
+            elif self._since < _SOON and step - self._kept_at < len(self.past) // 2:
+                return False
         return self._spent + self._cost <= share * self._elapsed
 
     def _take(self, capsule: StepState) -> None:
         self._wanted = False
-        kept = self._fitting()
+        kept = self._copies_that_fit()
         if not kept:
             self.enabled = self.first is not None
             return
@@ -373,7 +283,7 @@ class WeightHistory:
         self._cost = time.perf_counter() - began
         self._spent += self._cost
 
-    def _fitting(self) -> int:
+    def _copies_that_fit(self) -> int:
         """How many copies the memory allows."""
         needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(
             map(state_bytes, self._runner.recipe.optimizers)

@@ -6,10 +6,16 @@ loader's workers share their tensors by."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+from nanodoc import Recipe
+from nanodoc.loop.engine import Engine
+from nanodoc.replay.step_state import StepState
 from tests.helpers import nanodoc
 
 BATCHES = """
@@ -78,6 +84,23 @@ for batch in Data():
     optimizer.step()
 """
 )
+LOADER = (
+    BATCHES
+    + """
+from torch.utils.data import DataLoader, IterableDataset
+
+
+class Stream(Data, IterableDataset):
+    pass
+
+
+model, optimizer = parts()
+for batch in DataLoader(Stream(), batch_size=None):
+    optimizer.zero_grad()
+    loss(model, batch).backward()
+    optimizer.step()
+"""
+)
 WORKERS = """
 import os
 
@@ -110,13 +133,47 @@ def at_once(told: str) -> int:
     return int(line.split()[-1])
 
 
-@pytest.mark.parametrize("target", ["train.py:driven", "train.py:own", "train.py"])
+@pytest.mark.parametrize("target", ["recipe.py:driven", "recipe.py:own", "script.py", "loader.py"])
 def test_so_many_batches_are_there_at_once(tmp_path: Path, target: str) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT if target == "train.py" else RECIPES)
-    steps = [] if target == "train.py" else ["--steps", "200"]
+    for name, text in (("recipe", RECIPES), ("script", SCRIPT), ("loader", LOADER)):
+        (tmp_path / f"{name}.py").write_text(text)
+    steps = ["--steps", "200"] if target.startswith("recipe") else []
     done = nanodoc("run", "--quiet", "--budget", "1", *steps, target, cwd=tmp_path)
-    # those that the limit of 512 MiB allows, three with copies of the weights, the last two
-    assert at_once(done.stdout + done.stderr) <= 16 + 3 + 2 + 1
+    # those that the limit of 512 MiB allows, three with copies of the weights, and the last ones
+    assert at_once(done.stdout + done.stderr) <= 16 + 3 + 6
+
+
+def test_brief_steps_can_be_run_again_when_the_next_full_one_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its batch took the place of the first one's, whose weights were kept."""
+    monkeypatch.setattr("nanodoc.replay.past_batches._MOST_BYTES", 12 * 64 * 4 * 4)
+    for share in ("_SHARE_OF_TIME", "_SHARE_OF_BRIEF"):  # what a copy takes does not count
+        monkeypatch.setattr(f"nanodoc.replay.weight_history.{share}", 1e9)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    recipe = Recipe(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.001),
+        data=(torch.randn(64, 4) for _ in range(300)),
+        loss_fn=lambda model, batch: model(batch).square().mean() + 1,
+    )
+    run = Engine(recipe, torch.device("cpu"), None, steps=300)
+    full, lost, begin = [-1], [], run.checkpoints.before_step
+
+    def before_step(capsule: StepState, indices: Sequence[int] | None = None) -> float:
+        anchor = run.checkpoints.anchor
+        seconds = begin(capsule, indices)
+        behind_brief_ones = capsule.step - full[-1] > 1 and anchor is not None
+        if behind_brief_ones and not run.checkpoints.steps_between(anchor.step, capsule.step):
+            lost.append(capsule.step)
+        full.append(capsule.step)
+        return seconds
+
+    monkeypatch.setattr(run.checkpoints, "before_step", before_step)
+    run.run()
+    assert len(full) < 290
+    assert not lost
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")

@@ -114,11 +114,11 @@ def test_memory_that_is_kept_is_counted_whole() -> None:
         made(data=[torch.randn(1000, 4)[:6] for _ in range(8)]), torch.device("cpu"), None, steps=8
     )
     run.run()
-    assert run.checkpoints._past_bytes == 8 * 1000 * 4 * 4
+    assert run.checkpoints.batches.host_bytes == 8 * 1000 * 4 * 4
     whole = torch.randn(1000, 4)
     run = Engine(made(data=list(whole.split(100))), torch.device("cpu"), None, steps=8)
     run.run()
-    assert run.checkpoints._past_bytes == 1000 * 4 * 4  # views of one tensor, counted once
+    assert run.checkpoints.batches.host_bytes == 1000 * 4 * 4  # views of one tensor, counted once
 
 
 def test_what_cannot_be_counted_is_let_go() -> None:

@@ -86,7 +86,7 @@ def test_memory_decides_how_many(free: int, expected: int, monkeypatch: pytest.M
 
 
 def test_batches_of_the_past_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nanodoc.replay.weight_history._MOST_BATCH_BYTES", 3 * 6 * 4 * 4)
+    monkeypatch.setattr("nanodoc.replay.past_batches._MOST_BYTES", 3 * 6 * 4 * 4)
     run = engine(recipe(), 10)
     run.run()
     assert [past.step for past in run.checkpoints.past] == [7, 8, 9]
@@ -96,7 +96,7 @@ def test_batches_of_the_past_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_shared_memory_of_workers_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor of a worker holds a file descriptor open."""
-    monkeypatch.setattr("nanodoc.replay.weight_history._MOST_SHARED", 4)
+    monkeypatch.setattr("nanodoc.replay.past_batches._MOST_SHARED", 4)
     run = engine(recipe([torch.randn(6, 4).share_memory_() for _ in range(10)]), 10)
     run.run()
     assert len(run.checkpoints.past) == 4
