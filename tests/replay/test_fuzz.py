@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,19 @@ def test_a_defect_would_be_found(
     found = fuzz.fuzz(sound[0].parent, 6, seed=7, keep=tmp_path / "kept", sound=sound)
     assert found.defects
     assert len(list((tmp_path / "kept").iterdir())) == len(found.defects)
+
+
+def _spins(*_: Any) -> None:
+    while True:
+        pass
+
+
+@pytest.mark.parametrize("hangs", [_spins, lambda *_: time.sleep(60)], ids=["spins", "sleeps"])
+def test_what_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(fuzz, "_run", hangs)
+    assert fuzz.command(tmp_path, [], 0.3).code is None
 
 
 def snapshot(**parts: Any) -> bytes:
