@@ -215,8 +215,8 @@ def command(folder: Path, arguments: Sequence[str], seconds: float) -> End:
         number = os.fork()
         if number == 0:
             _run(folder, arguments, streams.fileno())
-        moved, spent, status, usage = time.monotonic(), 0.0, None, None
-        while status is None:
+        moved, spent, status = time.monotonic(), 0.0, None
+        while True:
             ended, raw, usage = os.wait4(number, os.WNOHANG)
             if ended:
                 status = os.waitstatus_to_exitcode(raw)

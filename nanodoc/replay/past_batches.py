@@ -13,7 +13,7 @@ MOST_STEPS = 512
 _MOST_BYTES = 1 << 29
 _MOST_DEVICE_BYTES = 1 << 26  # of batches that live on a device: its memory is the user's
 _MOST_SHARED = 64  # tensors of loader workers: each holds a file descriptor open
-_FEWEST = 2  # the last one, and the one before it, may be asked for whatever they hold
+_ALWAYS = 2  # the last one, and the one before it, may be asked for whatever they hold
 _ADDED = 4  # steps that tell what the next one will add
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
@@ -49,7 +49,7 @@ class PastBatches:
         self._weigh(step, 1)
         self._added.append(tuple(now - then for now, then in zip(self._held, before, strict=True)))
         limits = self._limits()
-        while len(self.steps) > _FEWEST and (
+        while len(self.steps) > _ALWAYS and (
             self._opaque
             or len(self.steps) > MOST_STEPS
             or any(now > most for now, most in zip(self._held, limits, strict=True))
@@ -69,14 +69,14 @@ class PastBatches:
     def fitting(self) -> int:
         """How many steps the limits allow, where each further one adds what the last ones added."""
         if self._opaque:
-            return _FEWEST
+            return _ALWAYS
         there, most = len(self.steps), MOST_STEPS
         for number, limit in enumerate(self._limits()):
             left = limit - self._held[number]
             # of one step it may not be known yet what it draws, and the next one holds it, too
             added = max((one[number] for one in self._added), default=0)
             if left < 0:
-                return _FEWEST
+                return _ALWAYS
             if added:
                 most = min(most, there + int(left / added))
         return most
@@ -85,7 +85,7 @@ class PastBatches:
         """Drops the oldest, so that so many more fit."""
         most = self.fitting()
         if most < MOST_STEPS:  # else the memory is not what counts
-            while len(self.steps) > max(most - more, _FEWEST):
+            while len(self.steps) > max(most - more, _ALWAYS):
                 self._weigh(self.steps.popleft(), -1)
 
     def _limits(self) -> tuple[float, float, float]:
