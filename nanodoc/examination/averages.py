@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
@@ -86,7 +86,7 @@ def _shapes(module: torch.nn.Module) -> list[torch.Size] | None:
 
 
 def _follows(
-    module: torch.nn.Module, model: torch.nn.Module, first: Sequence[torch.Tensor | None]
+    module: torch.nn.Module, model: torch.nn.Module, first: Iterable[torch.Tensor | None]
 ) -> bool:
     """A few of its weights are near the model's, and neither these nor the model's first."""
     apart = size = moved = 0.0

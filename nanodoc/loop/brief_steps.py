@@ -33,6 +33,7 @@ from nanodoc.replay.rerun import begin_past
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.replay.weight_history import WeightHistory
+from nanodoc.tensors.modules import KnownParts
 from nanodoc.watchers.learning import LearningWatch
 
 FULL_AT_FIRST = 48
@@ -96,6 +97,7 @@ class BriefSteps:
         self._course = course
         self._learning = learning
         self._named = list(runner.recipe.model.named_parameters())
+        self._parts = KnownParts(runner.recipe.model)
         # a train_step of a recipe is watched in full, and needs no copies for a trial
         step = runner.recipe.train_step
         self.enabled = step is None or bool(getattr(step, "of_script", False))
@@ -165,8 +167,8 @@ class BriefSteps:
         return bool(lost or nonfinite_tensors(self._named))
 
     def _is_simple(self) -> bool:
-        """Optimizers move the weights, at rates that are numbers; nothing is scaled; the model has
-        not grown."""
+        """Optimizers move the weights, at rates that are numbers; nothing is scaled; the model is
+        what it was."""
         keeper, recipe = self._keeper, self._runner.recipe
         groups = [group for optimizer in recipe.optimizers for group in optimizer.param_groups]
         return (
@@ -174,7 +176,7 @@ class BriefSteps:
             and all(isinstance(group.get("lr"), float) for group in groups)
             and keeper.scaler is None
             and not keeper.more_scalers
-            and len(list(recipe.model.parameters())) == len(self._named)
+            and self._parts.are_all
         )
 
     def give_up(self) -> None:

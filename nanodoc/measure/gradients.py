@@ -12,6 +12,7 @@ import torch
 
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.failure_kinds import says_device_is_lost
+from nanodoc.tensors.packed import in_pieces
 from nanodoc.tensors.plain import local_of, without_values
 
 
@@ -201,20 +202,17 @@ def really_nonfinite(named: Sequence[tuple[str, torch.nn.Parameter]]) -> list[st
 
 def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     """Names of the floating tensors that hold a NaN or inf, screened with one copy per device."""
-    floating = [
-        (name, t.detach())
-        for name, t in ((name, local_of(t)) for name, t in named)
-        if not without_values(t)
-        and t.is_floating_point()
-        and t.itemsize > 1
-        and t.numel()
-        and t.layout == torch.strided
-        and t.device.type != "meta"
-    ]
-    suspects: list[str] = []
-    groups: dict[torch.device, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in floating:
-        groups.setdefault(tensor.device, []).append((name, tensor))
+    tensors = [tensor for _, tensor in named]
+    pieces, others = in_pieces(tensors)
+    groups: dict[torch.device, list[tuple[list[int], torch.Tensor]]] = {}
+    for piece in pieces:
+        if _is_screened(piece.values):
+            groups.setdefault(piece.values.device, []).append((piece.places, piece.values))
+    for place in others:
+        tensor = local_of(tensors[place])
+        if not without_values(tensor) and _is_screened(tensor):
+            groups.setdefault(tensor.device, []).append(([place], tensor.detach()))
+    suspects: list[int] = []
     for members in groups.values():
         sums = torch.stack(
             [
@@ -224,10 +222,24 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
                 for _, tensor in members
             ]
         )
-        for (name, tensor), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
-            if not finite and not bool(torch.isfinite(tensor).all()):
-                suspects.append(name)
-    return suspects
+        for (places, _), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
+            suspects += [] if finite else places
+    # a sum alone can overflow over finite values
+    return [
+        named[place][0]
+        for place in sorted(suspects)
+        if not bool(torch.isfinite(local_of(tensors[place]).detach()).all())
+    ]
+
+
+def _is_screened(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.is_floating_point()
+        and tensor.itemsize > 1
+        and tensor.numel() > 0
+        and tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+    )
 
 
 def _values(grad: torch.Tensor) -> torch.Tensor:

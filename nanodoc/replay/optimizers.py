@@ -15,12 +15,13 @@ from torch.optim.optimizer import (
 
 from nanodoc.facts.crash import StateFacts
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.tensors.packed import PackedState
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
     """A copy of an optimizer's state and of its groups' options, with `host` in host memory. The
     groups themselves are remembered: some may be added later."""
-    state = {p: copied(s, host) for p, s in optimizer.state.items()}
+    state = PackedState(optimizer.state.items(), copied, host=host)
     groups = [
         (group, list(group["params"]), {k: copied(v) for k, v in group.items() if k != "params"})
         for group in optimizer.param_groups

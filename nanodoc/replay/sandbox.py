@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 
@@ -43,7 +43,7 @@ def state_preserved(
     small = sum(p.numel() * p.element_size() for _, p in named if not without_values(p)) <= _SMALL
     known = {id(parameter) for _, parameter in keeper.named}
     grown = [(name, parameter) for name, parameter in named if id(parameter) not in known]
-    of_grown: list[torch.Tensor | None] = [None] * len(grown)
+    of_grown: Collection[torch.Tensor | None] = [None] * len(grown)
     if runner.observing or moving or small:
         now.weights = copy_weights(keeper.named, host=on_host)
         of_grown = copy_weights(grown, host=on_host)

@@ -115,6 +115,9 @@ class StepRunner:
         handed on as they are where nothing has to be moved."""
         self.until = math.inf
         """When a step is broken off by `OutOfTime`, in seconds of `time.monotonic`."""
+        self._graph: torch.Tensor | None = None
+        """The training's own loss with its graph, while its optimizer steps: a plain loop holds it,
+        too, and freeing it first leaves the optimizer slower memory."""
         self._phase: Phase = "forward"
         self._arguments = (
             _accepted_arguments(recipe.train_step) if recipe.train_step is not None else 0
@@ -175,6 +178,7 @@ class StepRunner:
         scaler = recipe.scaler if scaled else None
         losses: list[torch.Tensor] = []
         self.phase = "forward"
+        self._graph = None
         try:
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -196,6 +200,8 @@ class StepRunner:
                     part.backward()
                 else:
                     scaler.scale(part).backward()
+                if self.own and len(batches) == 1:
+                    self._graph = loss
                 # the graph must be gone before the next micro-batch, as in a plain loop
                 del loss, part
             if scaler is not None:
@@ -231,6 +237,8 @@ class StepRunner:
         except BaseException as error:
             self._told(error)
             raise
+        finally:
+            self._graph = None
 
     def _call_train_step(self, batch: Any) -> Any:
         """The user's own step, with as many of (model, batch, optimizer, scaler) as it takes."""

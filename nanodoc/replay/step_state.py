@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
@@ -22,6 +22,7 @@ from nanodoc.replay.closure_state import KeptState, reachable
 from nanodoc.replay.optimizers import copy_optimizer, copy_tensor, restore_optimizer
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.tensors.nested import tensors_in
+from nanodoc.tensors.packed import PackedCopies
 from nanodoc.tensors.plain import without_values
 
 # A buffer this small is copied at every step; a larger one only when its version counter says that
@@ -52,7 +53,7 @@ class StepState:
     trainable: list[bool]
     grad_enabled: bool
     grads: list[torch.Tensor | None] | None = None
-    weights: list[torch.Tensor | None] | None = None
+    weights: Collection[torch.Tensor | None] | None = None
     """Copies of the parameters, only where the loop has already stepped past them."""
     optimizers: list[dict[str, Any]] = field(default_factory=list)
     more_scalers: list[tuple[Any, dict[str, Any] | None]] = field(default_factory=list)
@@ -310,13 +311,15 @@ def _is_expanded(buffer: torch.Tensor) -> bool:
 
 def copy_weights(
     named: Sequence[tuple[str, torch.nn.Parameter]], *, host: bool = False
-) -> list[torch.Tensor | None]:
+) -> Collection[torch.Tensor | None]:
     """Copies of the parameters, with `host` in host memory; None for those of lazy modules that
     have no values yet."""
-    return [
-        None if without_values(parameter) else copy_tensor(parameter.detach(), host)
-        for _, parameter in named
-    ]
+    there = [None if without_values(parameter) else parameter for _, parameter in named]
+    return PackedCopies(there, _copied_apart, host=host)
+
+
+def _copied_apart(parameter: torch.nn.Parameter | None, host: bool) -> torch.Tensor | None:
+    return None if parameter is None else copy_tensor(parameter.detach(), host)
 
 
 def _hold(known: list[list[dict[str, Any]]], optimizers: Sequence[torch.optim.Optimizer]) -> bool:

@@ -36,7 +36,8 @@ _KEPT = 3
 _FEWEST = 8
 """Steps. Where no more of them fit into memory, none is watched by its loss alone: a copy of the
 weights for so few costs what it saves."""
-_AGAIN = 2.0  # seconds of steps that brief ones may have to be run again with
+_AGAIN = 5.0  # seconds of steps that brief ones may have to be run again with
+_AT_MOST = 10.0  # seconds, where a copy is so dear that it has to wait
 _SOON = 0.5  # seconds, which take as long to run again: a newer copy would save little
 _SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
 _GREW = 2.0  # RULES: a loss of twice its start is growing
@@ -74,6 +75,8 @@ class WeightHistory:
         self.found_sick = False
         """Weights that were to be kept were not finite."""
         self._memory: float | None = None  # bytes that may be taken
+        self._needed = 0  # bytes of a copy
+        self._filled: list[int] | None = None  # for how many parameters the optimizers had state
         self.enabled = enabled
         self.note = "" if enabled else "switched off"
         """Why there are none, or fewer than asked for."""
@@ -159,10 +162,15 @@ class WeightHistory:
         return (
             self.enabled
             and anchor is not None
-            and self._since <= _AGAIN
+            and self._since <= self._reach
             and len(past) > 0
             and past[0].step <= anchor.step
         )
+
+    @property
+    def _reach(self) -> float:
+        """Seconds of steps that may have to be run again: until a further copy is due."""
+        return min(max(_AGAIN, self._cost / _SHARE_OF_BRIEF), _AT_MOST)
 
     def make_room(self, wanted: int) -> int:
         """How many of so many further steps can be run again from the latest weights that are kept,
@@ -285,9 +293,12 @@ class WeightHistory:
 
     def _copies_that_fit(self) -> int:
         """How many copies the memory allows."""
-        needed = sum(p.numel() * p.element_size() for p in self._parameters) + sum(
-            map(state_bytes, self._runner.recipe.optimizers)
-        )
+        filled = [len(optimizer.state) for optimizer in self.optimizers]
+        if filled != self._filled:
+            self._filled = filled
+            self._needed = sum(p.numel() * p.element_size() for p in self._parameters)
+            self._needed += sum(map(state_bytes, self.optimizers))
+        needed = self._needed
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
             self.note = (

@@ -3,7 +3,10 @@ parameters hold on to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any
 
 import torch
 
@@ -14,6 +17,34 @@ WEIGHING = (
     *(torch.nn.ConvTranspose1d, torch.nn.ConvTranspose2d, torch.nn.ConvTranspose3d),
 )
 """Layers that multiply their input with a weight of two dimensions and more."""
+
+
+_HELD = attrgetter("_modules", "_parameters")
+
+
+class KnownParts:
+    """The modules and parameters that a model has now. To compare them takes a third of the time,
+    or less, that it takes to list its parameters."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._modules = list(model.modules())
+        self._count = len(list(model.parameters()))
+        held = chain.from_iterable(map(_HELD, self._modules))
+        # TorchScript makes what stands for a part anew whenever it is asked for
+        self._parts = list(self._now()) if all(isinstance(one, dict) for one in held) else None
+
+    def _now(self) -> Iterator[Any]:
+        held = chain.from_iterable(map(_HELD, self._modules))
+        return chain.from_iterable(map(dict.values, held))
+
+    @property
+    def are_all(self) -> bool:
+        """The model has these, and no others."""
+        if self._parts is None:
+            return len(list(self._model.parameters())) == self._count
+        end = object()
+        return all(map(is_, chain(self._now(), (end,)), chain(self._parts, (end,))))
 
 
 def is_spread(module: torch.nn.Module) -> bool:

@@ -8,6 +8,7 @@ keeps state in places that nobody can put back.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,7 +37,7 @@ class SkipWatch:
     def __init__(self, runner: StepRunner) -> None:
         self._runner = runner
         self._named = list(runner.recipe.model.named_parameters())
-        self._weights: list[torch.Tensor | None] | None = None
+        self._weights: Collection[torch.Tensor | None] | None = None
         self._optimizers: list[dict[str, object]] = []
         self._proven: float | None = None
         self._first: KeptSkip | None = None
