@@ -167,8 +167,8 @@ class BriefSteps:
         return bool(lost or nonfinite_tensors(self._named))
 
     def _is_simple(self) -> bool:
-        """Optimizers move the weights, at rates that are numbers; nothing is scaled; the model is
-        what it was."""
+        """Optimizers move the weights, at rates that are numbers; nothing is scaled; the model
+        has the parameters that it had."""
         keeper, recipe = self._keeper, self._runner.recipe
         groups = [group for optimizer in recipe.optimizers for group in optimizer.param_groups]
         return (
@@ -176,7 +176,7 @@ class BriefSteps:
             and all(isinstance(group.get("lr"), float) for group in groups)
             and keeper.scaler is None
             and not keeper.more_scalers
-            and self._parts.are_all
+            and self._parts.parameters_stay
         )
 
     def give_up(self) -> None:

@@ -204,25 +204,20 @@ def nonfinite_tensors(named: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     """Names of the floating tensors that hold a NaN or inf, screened with one copy per device."""
     tensors = [tensor for _, tensor in named]
     pieces, others = in_pieces(tensors)
-    groups: dict[torch.device, list[tuple[list[int], torch.Tensor]]] = {}
-    for piece in pieces:
-        if _is_screened(piece.values):
-            groups.setdefault(piece.values.device, []).append((piece.places, piece.values))
-    for place in others:
-        tensor = local_of(tensors[place])
-        if not without_values(tensor) and _is_screened(tensor):
-            groups.setdefault(tensor.device, []).append(([place], tensor.detach()))
+    sums: dict[torch.device, list[tuple[list[int], torch.Tensor]]] = {}
+    alone = ((place, local_of(tensors[place])) for place in others)
+    for places, tensor in itertools.chain(
+        ((piece.places, piece.values) for piece in pieces),
+        (([place], tensor.detach()) for place, tensor in alone if not without_values(tensor)),
+    ):
+        if _is_screened(tensor):
+            half = tensor.dtype == torch.float16
+            total = tensor.sum(dtype=torch.float32) if half else tensor.sum().float()
+            sums.setdefault(tensor.device, []).append((places, total))
     suspects: list[int] = []
-    for members in groups.values():
-        sums = torch.stack(
-            [
-                tensor.sum(dtype=torch.float32)
-                if tensor.dtype == torch.float16
-                else tensor.sum().float()
-                for _, tensor in members
-            ]
-        )
-        for (places, _), finite in zip(members, torch.isfinite(sums).tolist(), strict=True):
+    for members in sums.values():
+        totals = torch.stack([total for _, total in members])
+        for (places, _), finite in zip(members, torch.isfinite(totals).tolist(), strict=True):
             suspects += [] if finite else places
     # a sum alone can overflow over finite values
     return [

@@ -75,8 +75,7 @@ class WeightHistory:
         self.found_sick = False
         """Weights that were to be kept were not finite."""
         self._memory: float | None = None  # bytes that may be taken
-        self._needed = 0  # bytes of a copy
-        self._filled: list[int] | None = None  # for how many parameters the optimizers had state
+        self._step_seconds = 0.0  # of the last step
         self.enabled = enabled
         self.note = "" if enabled else "switched off"
         """Why there are none, or fewer than asked for."""
@@ -122,6 +121,7 @@ class WeightHistory:
     def _note(self, loss: float, seconds: float) -> None:
         self._elapsed += seconds
         self._since += seconds
+        self._step_seconds = seconds
         if self._first_loss is None:
             self._first_loss = abs(loss)
         self.growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
@@ -187,7 +187,10 @@ class WeightHistory:
 
     def _room(self) -> int:
         fitting = self.batches.fitting()
-        return fitting - 1 - self.since_anchor if fitting >= _FEWEST else 0
+        if fitting < _FEWEST:
+            return 0
+        in_time = math.ceil((self._reach - self._since) / max(self._step_seconds, 1e-6))
+        return min(fitting - 1 - self.since_anchor, in_time)
 
     @property
     def since_anchor(self) -> int:
@@ -293,12 +296,8 @@ class WeightHistory:
 
     def _copies_that_fit(self) -> int:
         """How many copies the memory allows."""
-        filled = [len(optimizer.state) for optimizer in self.optimizers]
-        if filled != self._filled:
-            self._filled = filled
-            self._needed = sum(p.numel() * p.element_size() for p in self._parameters)
-            self._needed += sum(map(state_bytes, self.optimizers))
-        needed = self._needed
+        needed = sum(p.numel() * p.element_size() for p in self._parameters)
+        needed += sum(map(state_bytes, self.optimizers))
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
             self.note = (

@@ -3,7 +3,7 @@ parameters hold on to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -28,8 +28,11 @@ class KnownParts:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._modules = list(model.modules())
-        self._count = len(list(model.parameters()))
+        self._parameters = list(model.parameters())
+        self._learn()
+
+    def _learn(self) -> None:
+        self._modules = list(self._model.modules())
         held = chain.from_iterable(map(_HELD, self._modules))
         # TorchScript makes what stands for a part anew whenever it is asked for
         self._parts = list(self._now()) if all(isinstance(one, dict) for one in held) else None
@@ -38,13 +41,32 @@ class KnownParts:
         held = chain.from_iterable(map(_HELD, self._modules))
         return chain.from_iterable(map(dict.values, held))
 
-    @property
-    def are_all(self) -> bool:
-        """The model has these, and no others."""
+    def _are_as_known(self) -> bool:
         if self._parts is None:
-            return len(list(self._model.parameters())) == self._count
-        end = object()
-        return all(map(is_, chain(self._now(), (end,)), chain(self._parts, (end,))))
+            return False
+        try:
+            return are_the_same(self._now(), self._parts)
+        except TypeError:  # no dictionaries any more
+            return False
+
+    @property
+    def parameters_stay(self) -> bool:
+        """The model has these parameters, and no others; layers without any may come and go."""
+        if self._are_as_known():
+            return True
+        now = list(self._model.parameters())
+        if self._parts is None:
+            return len(now) == len(self._parameters)
+        if not are_the_same(now, self._parameters):
+            return False
+        self._learn()
+        return True
+
+
+def are_the_same(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """The very objects, as many of them, in the same order."""
+    end = object()
+    return all(map(is_, chain(some, (end,)), chain(others, (end,))))
 
 
 def is_spread(module: torch.nn.Module) -> bool:

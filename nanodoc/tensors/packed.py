@@ -12,9 +12,13 @@ from typing import Any
 import torch
 from torch._utils import _flatten_dense_tensors
 
-_SMALL = 1 << 14  # elements: a larger one costs what its values cost
+_SMALL = 1 << 12  # elements: a larger one costs what its values cost
 _PIECE = 1 << 20  # elements: so much more memory is taken on a device while it is copied
 _DENSE = (torch.Tensor, torch.nn.Parameter)
+
+
+Layout = tuple[torch.Size, tuple[int, ...]]
+"""Shape and strides: those of a dimension of one element may be any, and stay what they were."""
 
 
 @dataclass(slots=True)
@@ -23,15 +27,14 @@ class Piece:
 
     places: list[int]
     """Theirs among the tensors that were given."""
-    shapes: list[torch.Size]
+    layouts: list[Layout]
     values: torch.Tensor
 
     def tensors(self) -> Iterator[tuple[int, torch.Tensor]]:
         """Each place and a view of the tensor's values."""
-        sizes = [shape.numel() for shape in self.shapes]
-        parts = self.values.split(sizes)
-        for place, shape, part in zip(self.places, self.shapes, parts, strict=True):
-            yield place, part.view(shape)
+        parts = self.values.split([shape.numel() for shape, _ in self.layouts])
+        for place, layout, part in zip(self.places, self.layouts, parts, strict=True):
+            yield place, part.as_strided(*layout)
 
 
 def in_pieces(values: Sequence[Any]) -> tuple[Iterator[Piece], list[int]]:
@@ -42,7 +45,8 @@ def in_pieces(values: Sequence[Any]) -> tuple[Iterator[Piece], list[int]]:
     for place, value in enumerate(values):
         if type(value) in _DENSE and value.layout is torch.strided and value.numel() <= _SMALL:
             dtype = value.dtype
-            if dtype.is_floating_point and value.is_contiguous():
+            usual = not value.is_nested and value.is_leaf  # a copy of another keeps its graph
+            if dtype.is_floating_point and usual and value.is_contiguous():
                 groups.setdefault((dtype, value.device), []).append(place)
                 continue
         others.append(place)
@@ -50,26 +54,28 @@ def in_pieces(values: Sequence[Any]) -> tuple[Iterator[Piece], list[int]]:
 
 
 def _pieces(values: Sequence[torch.Tensor], group: list[int]) -> Iterator[Piece]:
-    # few different shapes, each once: the collector looks at every object
-    known: dict[torch.Size, torch.Size] = {}
+    # few different ones, each once: the collector looks at every object
+    known: dict[Layout, Layout] = {}
     places: list[int] = []
-    shapes: list[torch.Size] = []
+    layouts: list[Layout] = []
     size = 0
     for place in group:
         tensor = values[place]
         size += tensor.numel()
         if size > _PIECE:
-            yield Piece(places, shapes, _joined(values, places))
-            places, shapes, size = [], [], tensor.numel()
+            yield Piece(places, layouts, _joined(values, places))
+            places, layouts, size = [], [], tensor.numel()
         places.append(place)
-        shapes.append(known.setdefault(tensor.shape, tensor.shape))
-    yield Piece(places, shapes, _joined(values, places))
+        layout = tensor.shape, tensor.stride()
+        layouts.append(known.setdefault(layout, layout))
+    yield Piece(places, layouts, _joined(values, places))
 
 
 @torch.no_grad()
 def _joined(values: Sequence[torch.Tensor], places: list[int]) -> torch.Tensor:
     """Memory of its own."""
-    joined: torch.Tensor = _flatten_dense_tensors([values[place] for place in places])
+    with torch._C._DisableAutocast():  # which refuses to join half-precision tensors
+        joined: torch.Tensor = _flatten_dense_tensors([values[place] for place in places])
     return joined.clone() if len(places) == 1 else joined  # else a view of the only one
 
 

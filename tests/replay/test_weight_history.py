@@ -85,6 +85,31 @@ def test_memory_decides_how_many(free: int, expected: int, monkeypatch: pytest.M
     assert bool(run.checkpoints.note) == (expected < 3)
 
 
+def test_memory_is_asked_for_again_where_the_state_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L-BFGS keeps one entry, in which more and more steps are remembered."""
+    monkeypatch.setattr("nanodoc.replay.weight_history.free_host_memory", lambda: 30_000)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 8)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=1, history_size=100)
+    x = torch.randn(32, 4)
+
+    def train_step(model: nn.Module, batch: torch.Tensor, optimizer: Any) -> Any:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = (model(batch) - batch.repeat(1, 2).sin()).pow(2).mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    what = Recipe(model=model, train_step=train_step, data=[x], optimizer=optimizer)
+    run = engine(what, 40, checkpoint_every=4)
+    run.run()
+    last = max(kept(run.checkpoints))
+    assert 0 < last < 36
+    assert "copies of weights" in run.checkpoints.note
+
+
 def test_batches_of_the_past_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nanodoc.replay.past_batches._MOST_BYTES", 3 * 6 * 4 * 4)
     run = engine(recipe(), 10)

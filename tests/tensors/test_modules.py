@@ -1,8 +1,9 @@
-"""A model that has got other parts than it had."""
+"""A model that has got other parameters than it had."""
 
 from __future__ import annotations
 
 import warnings
+from collections import UserDict
 from collections.abc import Callable
 
 import pytest
@@ -17,7 +18,7 @@ def model() -> nn.Sequential:
 
 
 def wrapped(net: nn.Sequential) -> None:
-    net[0] = nn.Sequential(net[0])
+    net[0] = nn.Sequential(net[0], nn.Linear(2, 2))
 
 
 def another_weight(net: nn.Sequential) -> None:
@@ -26,7 +27,7 @@ def another_weight(net: nn.Sequential) -> None:
 
 CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "a further layer": lambda net: net.append(nn.Linear(2, 2)),
-    "a layer inside of one that had none": lambda net: net[1][1].add_module("inside", nn.ReLU()),
+    "a layer inside of one that had none": lambda net: net[1][1].add_module("x", nn.PReLU()),
     "an adapter around a layer": wrapped,
     "another parameter in its place": another_weight,
     "a further parameter": lambda net: net[1][1].register_parameter(
@@ -40,9 +41,10 @@ CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
 def test_a_change_is_seen(what: str) -> None:
     net = model()
     known = KnownParts(net)
-    assert known.are_all
+    assert known.parameters_stay
     CHANGES[what](net)
-    assert not known.are_all
+    assert not known.parameters_stay
+    assert not known.parameters_stay
 
 
 def test_training_it_is_none() -> None:
@@ -53,7 +55,26 @@ def test_training_it_is_none() -> None:
     net(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     net.register_buffer("steps", torch.zeros(()))
-    assert known.are_all
+    assert known.parameters_stay
+
+
+def test_layers_without_any_may_come_and_go() -> None:
+    """As one that a forward pass makes when it is first needed, or anew each time."""
+    net = model()
+    known = KnownParts(net)
+    for _ in range(3):
+        net[1][1] = nn.Tanh()
+        net.add_module("made", nn.ReLU())
+        assert known.parameters_stay
+    another_weight(net)
+    assert not known.parameters_stay
+
+
+def test_a_dictionary_of_ones_own() -> None:
+    net = model()
+    known = KnownParts(net)
+    net[0]._parameters = UserDict(net[0]._parameters)  # type: ignore[assignment]  # torch lets it
+    assert known.parameters_stay
 
 
 def test_a_scripted_model_has_its_parts() -> None:
@@ -61,4 +82,4 @@ def test_a_scripted_model_has_its_parts() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch 2.13: of torch.jit
         net = torch.jit.script(model())
-    assert KnownParts(net).are_all
+    assert KnownParts(net).parameters_stay

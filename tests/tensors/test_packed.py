@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -86,6 +88,62 @@ def test_a_user_of_pieces_keeps_its_own_grad_mode() -> None:
     pieces, _ = in_pieces([torch.ones(3, requires_grad=True), torch.ones(2)])
     next(pieces)
     assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("within", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_autocast_is_no_hindrance(dtype: torch.dtype, within: torch.dtype) -> None:
+    """It refuses to join tensors of another half precision."""
+    tensors = [torch.ones(3, dtype=dtype), torch.ones(2, 2, dtype=dtype)]
+    with torch.autocast("cpu", dtype=within):
+        kept = list(PackedCopies(tensors, copied, host=False))
+        assert nonfinite_tensors([("a", tensors[0]), ("b", tensors[1])]) == []
+        assert torch.is_autocast_enabled("cpu")
+    assert [one.dtype for one in kept] == [dtype, dtype]
+
+
+def test_strides_stay_even_where_they_do_not_count() -> None:
+    """Those of a dimension of one element: a training may save what an optimizer was given back."""
+    weight = torch.randn(16, 16, 1, 1).to(memory_format=torch.channels_last)
+    turned = torch.randn(9, 1).t()
+    kept = list(PackedCopies([weight, turned, torch.ones(3)], copied, host=False))
+    assert [one.stride() for one in kept[:2]] == [weight.stride(), turned.stride()]
+    assert torch.equal(kept[0], weight)
+    assert torch.equal(kept[1], turned)
+    assert copied(kept[0]).stride() == weight.stride()
+
+
+def test_a_state_that_is_differentiated_keeps_its_graph() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    (kept,) = PackedCopies([x * 3], copied, host=False)
+    (gradient,) = torch.autograd.grad(kept, x)
+    assert gradient == 3
+
+
+def test_nested_tensors_are_copied_by_themselves() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch: their API is a prototype
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    (kept,) = PackedCopies([nested], copied, host=False)
+    assert all(map(torch.equal, kept.unbind(), nested.unbind()))
+
+
+def test_a_look_at_all_weights_takes_no_copy_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    most = 0
+    joined = packed._joined
+
+    def counted(values: Sequence[torch.Tensor], places: list[int]) -> torch.Tensor:
+        nonlocal most
+        piece = joined(values, places)
+        alive.add(piece)
+        most = max(most, len(alive))
+        return piece
+
+    monkeypatch.setattr(packed, "_joined", counted)
+    monkeypatch.setattr(packed, "_PIECE", 1000)
+    assert nonfinite_tensors([(f"w{number}", torch.randn(100)) for number in range(200)]) == []
+    assert 0 < most <= 2
 
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
