@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import os
 from collections.abc import Iterable
 
 import torch
@@ -19,7 +18,7 @@ from nanodoc.recipe.variables import code_of
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain, without_values
-from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.files import USER, absolute, frame_kind, line_span
 from nanodoc.trace.parsed import nodes_of
 
 _COMPARED = 8  # parameters
@@ -111,7 +110,7 @@ def _averaged_at(kind: type, recipe: Recipe) -> SourceSpan | None:
     files = {getattr(code_of(function), "co_filename", "") for function in functions}
     found = [
         line_span(file, node.lineno, "<module>")
-        for file in map(os.path.abspath, filter(None, files))
+        for file in map(absolute, filter(None, files))
         if frame_kind(file) == USER
         for node in nodes_of(file)
         if isinstance(node, ast.For) and _is_of_two(node.iter)

@@ -16,7 +16,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import LossScale
 from nanodoc.trace.call_options import options_of
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.files import LIBRARY, USER, frame_kind, line_span
+from nanodoc.trace.files import LIBRARY, USER, absolute, frame_kind, line_span
 from nanodoc.trace.parsed import function_around, nodes_of
 from nanodoc.trace.returned import lines_calling
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -108,7 +108,7 @@ class LossScaleLook(TorchFunctionMode):
         count, places = len(marks), {at for _, at in self._backwards}
         if factor >= _FEWEST and how:
             at = resolved(place)
-            theirs = at is not None and frame_kind(os.path.abspath(at.file)) != USER
+            theirs = at is not None and frame_kind(absolute(at.file)) != USER
             line = _made_at(kind, at) or (_told_to_sum() if theirs else at)
             return LossScale(times=factor, how=how, line=line)
         if count >= _FEWEST and len(places) == 1 and 0.99 < factor < 1.01:
@@ -147,7 +147,7 @@ def _criterion() -> str:
 def _told_to_sum() -> SourceSpan | None:
     """The only line of the script that gives a library the reduction of its loss:
     `Net(criterion__reduction="sum")`."""
-    main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    main = absolute(getattr(sys.modules.get("__main__"), "__file__", None) or "")
     if not os.path.isfile(main) or frame_kind(main) != USER:
         return None
     nodes = nodes_of(main)
@@ -166,7 +166,7 @@ def _told_to_sum() -> SourceSpan | None:
 def _made_at(kind: str, at: SourceSpan | None) -> SourceSpan | None:
     """The only line of the user's files that makes such a loss, and tells how it is reduced."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    files = {os.path.abspath(file) for file in (main, at.file if at else None) if file}
+    files = {absolute(file) for file in (main, at.file if at else None) if file}
     own = sorted(file for file in files if kind and frame_kind(file) == USER)
     found = [line for file in own for line in lines_calling(file, (kind,), "reduction")]
     return found[0] if len(found) == 1 else None

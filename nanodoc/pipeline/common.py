@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 
 import torch
 
@@ -26,7 +27,7 @@ from nanodoc.recipe.loader import build_recipe, split_entrypoint
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report, RunInfo, VitalSigns
-from nanodoc.trace.files import USER, frame_kind, shown_path
+from nanodoc.trace.files import USER, absolute, frame_kind, shown_path
 
 _MOST_SOURCES = 2000
 
@@ -130,13 +131,23 @@ def report_of(
     )
 
 
+def has_left(home: Path) -> bool:
+    """The training has gone into another folder, or the one that it is in is gone."""
+    try:
+        return Path.cwd() != home
+    except OSError:
+        return True
+
+
 def own_sources(entrypoint: str) -> tuple[str, ...]:
     """The user's own files among the modules that are loaded: those below the working folder or
     the entrypoint's."""
-    folders = {os.getcwd() + os.sep}
+    folders = set()
+    with contextlib.suppress(OSError):  # the training may have removed it
+        folders.add(os.getcwd() + os.sep)
     file = entrypoint.split(" -- ")[0].rpartition(":")[0] or entrypoint
     if os.path.isfile(file):
-        folders.add(os.path.dirname(os.path.abspath(file)) + os.sep)
+        folders.add(os.path.dirname(absolute(file)) + os.sep)
     below = tuple(folders)
     # a module that imports its parts when they are asked for is not to be asked
     files = {getattr(module, "__dict__", {}).get("__file__") for module in [*sys.modules.values()]}
@@ -145,7 +156,7 @@ def own_sources(entrypoint: str) -> tuple[str, ...]:
         for name in files
         if isinstance(name, str)
         and name.endswith(".py")
-        and (name if os.path.isabs(name) else os.path.abspath(name)).startswith(below)
+        and (name if os.path.isabs(name) else absolute(name)).startswith(below)
         and frame_kind(name) == USER
     )
     return tuple(shown_path(name) for name in own[:_MOST_SOURCES])

@@ -23,6 +23,7 @@ from nanodoc.pipeline.common import (
     build_watched,
     check_module,
     device_name,
+    has_left,
     run_info,
 )
 from nanodoc.pipeline.ranks import before_the_run
@@ -76,7 +77,7 @@ def run_training(
         info = run_info(entrypoint, "run", config, device, None, config.steps or 0, 0, "not_run")
         return unwatched(info, Evidence(failure=describe_failure(error)), config)
     took = time.monotonic() - began
-    if Path.cwd() != home:  # files go where they were asked for
+    if has_left(home):  # files go where they were asked for
         config = replace(config, snapshot_dir=str(home / artifact_folder(config)))
     return run_recipe(entrypoint, recipe, facts, config, progress, again, took)
 

@@ -24,7 +24,7 @@ from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import ending_by
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
-from nanodoc.pipeline.common import device_name, run_info
+from nanodoc.pipeline.common import device_name, has_left, run_info
 from nanodoc.pipeline.ranks import before_the_run
 from nanodoc.pipeline.rebuilt import Rebuilt, can_be_repeated, data_of_script
 from nanodoc.pipeline.reporting import reported, unwatched
@@ -236,7 +236,7 @@ class ScriptRun:
         )
         here().plan(config.steps or 0, device_name(trained.device))
         folder = artifact_folder(config)
-        if Path.cwd() != self._home:
+        if has_left(self._home):
             folder = self._home / folder
         if self._history is not None:  # of an engine that ran the first step in vain
             self._history.close()

@@ -50,7 +50,8 @@ class StepState:
     training: list[bool]
     scaler: dict[str, Any] | None
     batch_versions: list[int]
-    trainable: list[bool]
+    trainable: list[bool | None]
+    """Which parameters want a gradient; None of one that is computed, from what does."""
     grad_enabled: bool
     grads: list[torch.Tensor | None] | None = None
     weights: Collection[torch.Tensor | None] | None = None
@@ -143,7 +144,7 @@ class StateKeeper:
             scaler=_scaler_tensors(self.scaler),
             more_scalers=[(scaler, _scaler_tensors(scaler)) for scaler in self.more_scalers],
             batch_versions=_versions(batches),
-            trainable=[parameter.requires_grad for parameter in self._parameters],
+            trainable=[p.requires_grad if p.is_leaf else None for p in self._parameters],
             grad_enabled=torch.is_grad_enabled(),
             numbers=_counted_by(self._recipe.train_step),
             drawn=_drawn_by(self._recipe.train_step),
@@ -205,6 +206,10 @@ class StateKeeper:
                 module.training = training
             parameters = self._parameters
             for parameter, trainable in zip(parameters, capsule.trainable, strict=True):
+                if trainable is None:
+                    continue  # a computed one: its graph stays
+                if not parameter.is_leaf:
+                    parameter.detach_()
                 if parameter.requires_grad != trainable:
                     parameter.requires_grad_(trainable)
             if capsule.weights is not None:

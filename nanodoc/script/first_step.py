@@ -64,6 +64,7 @@ def run_again(
     drawn = recovered.draws_unseen() if healthy else None
     now = WholeState(value for _, _, value in recovered.reached_variables())
     unsafe = f"{drawn}, an iterator that it draws from" if drawn is not None else now.unsafe
+    unsafe = unsafe or _computed(engine)
     if parts is not None or unsafe is not None:
         return RunAgain(unsafe=parts or unsafe or "", together=unsafe is None)
     shared = shared_parameter(engine.recipe.model)
@@ -101,6 +102,14 @@ def run_again(
         why = "without the other ranks it comes to another loss"
         return RunAgain(deferred=why, together=True)
     return again
+
+
+def _computed(engine: ScriptEngine) -> str | None:
+    """What an optimizer trains and the script has computed by now: its graph, over earlier steps,
+    can't be put back."""
+    computed = (name for name, p in engine.recipe.model.named_parameters() if not p.is_leaf)
+    name = next(computed, None)
+    return None if name is None else f"{name}, a tensor with a graph of its own"
 
 
 def _can_be_compared(first: Candidate, engine: ScriptEngine) -> bool:

@@ -167,6 +167,14 @@ class Search:
             frame = frame.f_back
         return found or whole
 
+    def moving(self) -> None:
+        """An optimizer is about to step in iterations of which none has seen a backward pass."""
+        for candidate in self._candidates.values():
+            recipe, capsule = candidate.trained.recipe, candidate.capsule
+            if recipe.optimizers and not capsule.optimizers:
+                capsule.weights = copy_weights(list(recipe.model.named_parameters()))
+                capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
+
     def failing(self, trace: TracebackType | None) -> Candidate | None:
         """The innermost loop that an error left, as its iteration began."""
         found: Candidate | None = None
@@ -189,11 +197,13 @@ class Search:
         return False, False
 
     def chosen(self, found: Candidate) -> None:
-        """The loop is known; its weights have not moved since its iteration began."""
+        """The loop is known; its weights have not moved since its iteration began, or `moving` has
+        kept them."""
         recipe, capsule = found.trained.recipe, found.capsule
         if capsule.weights is None:
             capsule.weights = copy_weights(list(recipe.model.named_parameters()))
-        capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
+        if not capsule.optimizers:
+            capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
         # target networks and averages of weights, which the step moves behind its optimizer
         self._recovered.begin(found.start)
         capsule.outside = kept_state(recipe)

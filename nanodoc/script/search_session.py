@@ -272,6 +272,7 @@ class SearchSession:
             if self._first is None:
                 found = self._search.running(frame, "closure" in kwargs or len(args) > 1)
                 if found is None:
+                    self._search.moving()
                     return None
                 self._choose(found)
             if by_scaler or self._first is None:

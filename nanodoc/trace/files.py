@@ -90,6 +90,14 @@ def torch_file(filename: str) -> str:
     return filename.removeprefix(_TORCH).replace(os.sep, "/") if filename.startswith(_TORCH) else ""
 
 
+def absolute(filename: str) -> str:
+    """As `os.path.abspath`; the name as it is where the working folder is gone."""
+    try:
+        return os.path.abspath(filename)
+    except OSError:
+        return filename
+
+
 def shown_path(filename: str) -> str:
     """`filename` relative to the working folder when it lies inside it, else absolute; of a
     notebook's cell its name there, as `In[3]`."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
-from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.files import USER, absolute, frame_kind
 
 _MOST = 200  # functions
 
@@ -38,4 +37,4 @@ def making_scopes(makers: Iterable[tuple[CodeType, dict[str, Any]]]) -> Scopes:
 def own_scope(code: CodeType) -> tuple[str, int]:
     """A function's or module's own."""
     line = 0 if code.co_name == "<module>" else code.co_firstlineno
-    return os.path.abspath(code.co_filename), line
+    return absolute(code.co_filename), line

@@ -4,13 +4,12 @@ read from the source, and used for nothing but the line that is shown."""
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from nanodoc.facts.source import SourceSpan
-from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.files import USER, absolute, frame_kind, line_span
 from nanodoc.trace.parsed import definition_of, function_around, nodes_of
 from nanodoc.trace.returned import code_of
 
@@ -22,7 +21,7 @@ def warmup_at(files: Iterable[str], length: int) -> SourceSpan | None:
     wanted = {length, length - 1}
     found = {
         (span.file, span.line): span
-        for file in {os.path.abspath(file) for file in files}
+        for file in {absolute(file) for file in files}
         if frame_kind(file) == USER
         for span in _named(file, _WARMUP, wanted)
     }
@@ -59,7 +58,7 @@ def reshaped_at(files: Iterable[str], rows: int) -> SourceSpan | None:
     """The only line of these files that reshapes something to so many rows."""
     found = [
         line_span(file, node.end_lineno or node.lineno, "<module>")
-        for file in {os.path.abspath(file) for file in files}
+        for file in {absolute(file) for file in files}
         if frame_kind(file) == USER
         for node in nodes_of(file)
         if isinstance(node, ast.Call) and is_reshape_to(node, rows)

@@ -4,12 +4,11 @@ read from the source, and used for nothing but the line that is shown."""
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator, Sequence
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.bindings import bound_once
-from nanodoc.trace.files import USER, frame_kind, line_span
+from nanodoc.trace.files import USER, absolute, frame_kind, line_span
 from nanodoc.trace.parsed import function_around, nodes_of
 
 _DEEPEST = 4
@@ -24,7 +23,7 @@ def rate_named_at(made: SourceSpan, kind: str, rate: object) -> SourceSpan | Non
     `rate`; for a trainer's `train()`, which makes its optimizer, the argument with that number.
     None where the value stands in the call, where groups have rates of their own, or where
     several lines may have given it."""
-    file = os.path.abspath(made.file)
+    file = absolute(made.file)
     if frame_kind(file) != USER:
         return None
     nodes = nodes_of(file)

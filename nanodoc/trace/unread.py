@@ -4,13 +4,12 @@ from the source."""
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.branches import RAN, Scope
-from nanodoc.trace.files import line_span
+from nanodoc.trace.files import absolute, line_span
 from nanodoc.trace.parsed import FUNCTION, nodes_of, own_nodes, statements_of, tree_of
 
 _REMEMBERING = ("append", "push", "add", "store", "remember", "put", "insert", "save")
@@ -29,7 +28,7 @@ def unread_names(
     """Variables and parameters whose names match, each with the line that binds it, of the
     innermost function around `place`, or of its module, where nothing in there reads that name.
     A line in a branch that was not taken binds nothing."""
-    file = os.path.abspath(place.file)
+    file = absolute(place.file)
     around = [
         node
         for node in nodes_of(file)
@@ -64,7 +63,7 @@ def unread_fields(place: SourceSpan, names: re.Pattern[str]) -> dict[str, Source
     """Fields of a named tuple or data class of this file whose names match, each with the line that
     declares it, that nothing in the file reads, while the innermost function around `place` reads
     others of the same class."""
-    file = os.path.abspath(place.file)
+    file = absolute(place.file)
     nodes = nodes_of(file)
     around = [
         node
