@@ -69,6 +69,8 @@ class Search:
         """Steps of optimizers before the first backward pass."""
         self._stepped = False
         """An optimizer has."""
+        self._moved = 0
+        """Steps of optimizers in iterations without a backward pass until then."""
         self._unstepped: dict[int, int] = {}
         self._idle: dict[int, tuple[int, int]] = {}
         self.losses: list[torch.Tensor] = []
@@ -169,11 +171,20 @@ class Search:
 
     def moving(self) -> None:
         """An optimizer is about to step in iterations of which none has seen a backward pass."""
+        self._moved += 1
+        if self._moved > _STARTING:
+            return  # a loop of this kind would pay for copies at every iteration
+        copies: dict[int, StepState] = {}
         for candidate in self._candidates.values():
             recipe, capsule = candidate.trained.recipe, candidate.capsule
-            if recipe.optimizers and not capsule.optimizers:
+            if not recipe.optimizers or capsule.optimizers:
+                continue
+            known = copies.setdefault(id(recipe), capsule)
+            if known is capsule:
                 capsule.weights = copy_weights(list(recipe.model.named_parameters()))
                 capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
+            else:
+                capsule.weights, capsule.optimizers = known.weights, known.optimizers
 
     def failing(self, trace: TracebackType | None) -> Candidate | None:
         """The innermost loop that an error left, as its iteration began."""
