@@ -206,7 +206,7 @@ class StateKeeper:
                 module.training = training
             parameters = self._parameters
             for parameter, trainable in zip(parameters, capsule.trainable, strict=True):
-                if trainable is None:
+                if trainable is None or (not parameter.is_leaf and parameter._is_view()):
                     continue  # a computed one: its graph stays
                 if not parameter.is_leaf:
                     parameter.detach_()

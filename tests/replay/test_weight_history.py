@@ -85,6 +85,27 @@ def test_memory_decides_how_many(free: int, expected: int, monkeypatch: pytest.M
     assert bool(run.checkpoints.note) == (expected < 3)
 
 
+def test_no_more_steps_than_can_be_run_again_in_time() -> None:
+    """A brief step opens without being noted: of slow ones fewer may be open."""
+    run = engine(recipe(), 60)
+    run.run()
+    history = run.checkpoints
+    assert history.make_room(32) == 32
+    history._since, history._step_seconds = 4.5, 0.2
+    assert history.make_room(32) == 3
+    history._since = 5.0
+    assert history.make_room(32) == 0
+
+
+def test_a_dear_copy_is_waited_for() -> None:
+    run = engine(recipe(), 60)
+    run.run()
+    history = run.checkpoints
+    for cost, since, reaches in ((0.01, 5.5, False), (0.15, 5.5, True), (3.0, 10.5, False)):
+        history._cost, history._since = cost, since
+        assert history.reaches_back == reaches
+
+
 def test_memory_is_asked_for_again_where_the_state_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     """L-BFGS keeps one entry, in which more and more steps are remembered."""
     monkeypatch.setattr("nanodoc.replay.weight_history.free_host_memory", lambda: 30_000)
