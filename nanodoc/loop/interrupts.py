@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from nanodoc.heartbeat.trail import EXAMINATION, here
+
 _ways: list[Callable[[], None]] = []
 
 
@@ -37,12 +39,14 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
+        self.hurried = False
+        """The report is to come at once: nothing is run again any more."""
         self._before: Any = None
         self._set = False
         self._around = contextlib.ExitStack()
 
     def __enter__(self) -> Interrupts:
-        self._around.enter_context(ending_by(self._told))
+        self._around.enter_context(ending_by(self._conclude))
         if threading.current_thread() is threading.main_thread():
             self._before, self._set = signal.signal(signal.SIGINT, self._handle), True
         return self
@@ -57,6 +61,14 @@ class Interrupts:
         if self._set:
             signal.signal(signal.SIGINT, self._before)
             self._set = False
+
+    def _conclude(self) -> None:
+        """SIGTERM is about to come. A look into what ended the steps is broken off: the step that
+        is run again may take longer than the report may."""
+        if here().trail().phase == EXAMINATION:
+            self.asked = self.hurried = True
+            raise KeyboardInterrupt
+        self._told()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._told()

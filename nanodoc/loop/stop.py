@@ -125,8 +125,11 @@ class StopExaminer:
         )
         told = vitals.loss if reading.told is None else reading.told
         examined = None
-        with self._kept_going("the step that failed"):
-            examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
+        try:
+            with self._kept_going("the step that failed"):
+                examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
+        except KeyboardInterrupt:
+            self.notes.append(("the step that failed", "the look into it was interrupted"))
         # weights that were already bad when the step began: the optimizer of the step before made
         # them
         optimizers = self.hurt_by_optimizer() if capsule.step else ()

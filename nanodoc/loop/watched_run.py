@@ -309,20 +309,20 @@ class WatchedRun:
         clean = trouble.trip is None and trouble.failure is None and steps > 0
         if clean and not self.moved_elsewhere:
             trouble.optimizers = self._stops.hurt_by_optimizer()
-        end = RunEnd(
-            last=self._last,
-            steps=steps,
-            step_seconds=self.course.step_seconds,
-            clean=clean,
-            whole=False,
-        )
-        for watch in self.watches:
-            end.failed = trouble.capsule
-            end.growth = trouble.growth
-            end.whole = clean and trouble.trip is None and not trouble.optimizers
-            watch.at_end(end)
-            if end.sick_skip is not None and trouble.trip is None:
-                trouble = self._stops.skip(end.sick_skip)
+        taken, hurried = self.course.step_seconds, self._interrupts.hurried
+        last = None if hurried else self._last
+        end = RunEnd(last=last, steps=steps, step_seconds=taken, clean=clean, whole=False)
+        try:
+            for watch in self.watches:
+                end.failed = None if hurried else trouble.capsule
+                end.growth = trouble.growth
+                end.whole = clean and trouble.trip is None and not trouble.optimizers
+                watch.at_end(end)
+                if end.sick_skip is not None and trouble.trip is None:
+                    trouble = self._stops.skip(end.sick_skip)
+        except KeyboardInterrupt:  # what was seen until now is told
+            self._interrupts.asked = True
+            self._notes.append(("further looks at the run's end", "they were interrupted"))
         return trouble
 
     def _capsule(self, step: int, batches: list[Any]) -> StepState:

@@ -79,3 +79,38 @@ def test_no_training_follows_one_that_was_to_end(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TWO)
     report = told(tmp_path)
     assert (report["interrupted"], report["vitals"]["steps"]) == (True, 30)
+
+
+SICK = """
+import os, signal, time
+import torch
+from torch import nn
+
+calls = []
+
+def loss_fn(net, x):
+    calls.append(1)
+    if len(calls) == 2:  # nanodoc runs the sick step again
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(60)
+    return (net(x).square().mean() - 1e3).sqrt()
+
+def build():
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    return {"model": net, "loss_fn": loss_fn, "data": [torch.randn(8, 4)], "optimizer": optimizer}
+"""
+
+
+def test_a_sick_step_that_takes_longer_than_the_report_may(tmp_path: Path) -> None:
+    """It was run again to its end, and the process was ended before: nothing was told."""
+    (tmp_path / "train.py").write_text(SICK)
+    report_file = tmp_path / "report.json"
+    process = started(tmp_path, "--output", str(report_file), "train.py:build", "--steps", "3")
+    with process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    report = json.loads(report_file.read_text())
+    assert report["interrupted"] is True
+    assert report["findings"]
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["nanodoc-step0.pt"]
