@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import nanodoc, python
-from tests.neutrality.recipes import RECIPES, STEPS
+from tests.neutrality.all_recipes import RECIPES, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = """
@@ -16,7 +16,7 @@ import os, sys
 sys.path.insert(0, os.environ["TESTS"])
 from nanodoc.loop import brief_steps
 from tests.neutrality import ledger
-from tests.neutrality.recipes import watched
+from tests.neutrality.all_recipes import watched
 
 brief_steps.FULL_AT_FIRST = 6  # those that follow are watched by their losses alone
 
@@ -31,7 +31,7 @@ sys.path.insert(0, os.environ["TESTS"])
 import torch
 from nanodoc.loop import brief_steps
 from tests.neutrality import ledger
-from tests.neutrality.recipes import watched
+from tests.neutrality.all_recipes import watched
 
 brief_steps.FULL_AT_FIRST = 6
 ledger.written_at_exit()
