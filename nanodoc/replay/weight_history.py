@@ -39,6 +39,8 @@ weights for so few costs what it saves."""
 _AGAIN = 5.0  # seconds of steps that brief ones may have to be run again with
 _AT_MOST = 10.0  # seconds, where a copy is so dear that it has to wait
 _SOON = 0.5  # seconds, which take as long to run again: a newer copy would save little
+_PAUSE = 3.0  # times a usual step: what a longer one takes more is not the step's own
+_NEW = 0.1  # of each step, in the mean that follows them
 _SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
@@ -75,7 +77,7 @@ class WeightHistory:
         self.found_sick = False
         """Weights that were to be kept were not finite."""
         self._memory: float | None = None  # bytes that may be taken
-        self._step_seconds = 0.0  # of the last step
+        self._step_seconds = 0.0  # of the last steps, a moving mean
         self.enabled = enabled
         self.note = "" if enabled else "switched off"
         """Why there are none, or fewer than asked for."""
@@ -120,8 +122,11 @@ class WeightHistory:
 
     def _note(self, loss: float, seconds: float) -> None:
         self._elapsed += seconds
-        self._since += seconds
-        self._step_seconds = seconds
+        # a pause behind its optimizer step, as for a validation, is not run again
+        known = self._step_seconds or seconds
+        usual = min(seconds, _PAUSE * known)
+        self._step_seconds = known + _NEW * (usual - known)
+        self._since += usual
         if self._first_loss is None:
             self._first_loss = abs(loss)
         self.growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6

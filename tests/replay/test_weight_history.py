@@ -97,6 +97,18 @@ def test_no_more_steps_than_can_be_run_again_in_time() -> None:
     assert history.make_room(32) == 0
 
 
+def test_a_pause_is_not_run_again() -> None:
+    """A validation behind a step: the steps are as short as they were."""
+    run = engine(recipe(), 60)
+    run.run()
+    history = run.checkpoints
+    history._since, history._step_seconds = 0.0, 0.01
+    history._note(1.0, 60.0)
+    assert history._since < 0.1
+    assert history.make_room(32) == 32
+    assert history.reaches_back
+
+
 def test_a_dear_copy_is_waited_for() -> None:
     run = engine(recipe(), 60)
     run.run()
