@@ -39,8 +39,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = False
-        self.hurried = False
-        """The report is to come at once: nothing is run again any more."""
         self._before: Any = None
         self._set = False
         self._around = contextlib.ExitStack()
@@ -66,7 +64,7 @@ class Interrupts:
         """SIGTERM is about to come. A look into what ended the steps is broken off: the step that
         is run again may take longer than the report may."""
         if here().trail().phase == EXAMINATION:
-            self.asked = self.hurried = True
+            self.asked = True
             raise KeyboardInterrupt
         self._told()
 

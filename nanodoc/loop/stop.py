@@ -94,6 +94,8 @@ class StopExaminer:
         self._named = list(runner.recipe.model.named_parameters())
         self._devices = {runner.device, *(p.device for _, p in self._named)}
         self.notes: list[tuple[str, str]] = []
+        self.interrupted = False
+        """A look was: the report is to come at once, and nothing is run again any more."""
 
     def _kept_going(self, what: str) -> AbstractContextManager[None]:
         return telling(what, self.notes)
@@ -129,6 +131,7 @@ class StopExaminer:
             with self._kept_going("the step that failed"):
                 examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
         except KeyboardInterrupt:
+            self.interrupted = True
             self.notes.append(("the step that failed", "the look into it was interrupted"))
         # weights that were already bad when the step began: the optimizer of the step before made
         # them

@@ -309,7 +309,7 @@ class WatchedRun:
         clean = trouble.trip is None and trouble.failure is None and steps > 0
         if clean and not self.moved_elsewhere:
             trouble.optimizers = self._stops.hurt_by_optimizer()
-        taken, hurried = self.course.step_seconds, self._interrupts.hurried
+        taken, hurried = self.course.step_seconds, self._stops.interrupted
         last = None if hurried else self._last
         end = RunEnd(last=last, steps=steps, step_seconds=taken, clean=clean, whole=False)
         try:

@@ -16,7 +16,17 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 from torch.utils.checkpoint import create_selective_checkpoint_contexts as contexts
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
-from tests.neutrality.recipes import Net, Recipe, loader, loss_of, of, recipe, rows, stepping
+from tests.neutrality.recipes import (
+    Net,
+    Recipe,
+    loader,
+    loss_of,
+    of,
+    ordinary_step,
+    recipe,
+    rows,
+    stepping,
+)
 
 # -- data ------------------------------------------------------------------------------------------
 
@@ -216,10 +226,7 @@ def looks_without_gradients() -> Recipe:
     seen: list[float] = []
 
     def step(model: Any, batch: Any, optimizer: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
+        loss = ordinary_step(model, batch, optimizer)
         model.eval()
         with torch.inference_mode():
             seen.append(float(loss_of(model, batch)))
@@ -246,10 +253,7 @@ def a_thread_that_differentiates() -> Recipe:
 @recipe
 def data_exchanged() -> Recipe:
     def step(model: Any, batch: Any, optimizer: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
+        loss = ordinary_step(model, batch, optimizer)
         with torch.no_grad():
             model.last.weight.data = model.last.weight.data.clamp(-1, 1)
         return loss

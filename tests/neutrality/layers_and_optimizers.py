@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.neutrality.recipes import Net, Recipe, loss_of, of, recipe, stepping
+from tests.neutrality.recipes import Net, Recipe, loss_of, of, ordinary_step, recipe, stepping
 
 # -- layers ----------------------------------------------------------------------------------------
 
@@ -197,10 +197,6 @@ def a_layer_that_thaws() -> Recipe:
         steps["n"] += 1
         if steps["n"] == 5:
             model.first.requires_grad_(True)
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        return loss
+        return ordinary_step(model, batch, optimizer)
 
     return stepping(step, model, counted=lambda: steps["n"])

@@ -63,6 +63,14 @@ def stepping(step: Callable[[Any, Any, Any], Any], model: nn.Module, **more: Any
     return made
 
 
+def ordinary_step(model: Any, batch: Any, optimizer: Any) -> Any:
+    optimizer.zero_grad()
+    loss = loss_of(model, batch)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
 @recipe
 def plain() -> Recipe:
     return of(Net())
