@@ -200,10 +200,7 @@ def averaged_weights() -> Recipe:
     average = copy.deepcopy(model)
 
     def step(model: Any, batch: Any, optimizer: Any) -> Any:
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
+        loss = ordinary_step(model, batch, optimizer)
         with torch.no_grad():
             for kept, now in zip(average.parameters(), model.parameters(), strict=True):
                 kept.lerp_(now, 0.1)
@@ -322,11 +319,7 @@ def layers_that_are_added() -> Recipe:
         if steps["done"] == 3:
             model.insert(1, nn.Linear(8, 8))
             optimizer.add_param_group({"params": list(model[1].parameters())})
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        optimizer.step()
-        return loss
+        return ordinary_step(model, batch, optimizer)
 
     return stepping(step, model, counted=lambda: dict(steps))
 
