@@ -13,9 +13,11 @@ def print_model(name: str, row: dict[str, Any]) -> None:
     sampled = row["sampled"]
     print(
         f"        monitoring adds {row['monitoring_adds_ms']:.3f} ms a step "
-        f"({_noise(row['monitoring_adds_quartiles_ms'], row['bare_quartiles_ms'])}); "
+        f"({_noise(row['monitoring_adds_quartiles_ms'], row['bare_quartiles_ms'])}), mean "
+        f"{row['monitoring_mean_adds_ms']:+.3f}; "
         f"{sampled['steps']} steps sampled, {sampled['share']:.2%} of the time"
     )
+    print(f"        {_again(row['bare_again'], row)}", flush=True)
 
 
 def print_waits(waits: dict[str, dict[str, float]]) -> None:
@@ -38,6 +40,7 @@ def print_script(row: dict[str, Any]) -> None:
         f"{ratios['peak']:.3f}; the first steps {row['first_steps_add_s']:+.2f} s",
         flush=True,
     )
+    print(f"        {_again(ratios['again'], row)}", flush=True)
 
 
 def print_long_run(quarters: dict[str, dict[str, float]]) -> None:
@@ -84,6 +87,14 @@ def print_graph(graph: dict[str, dict[str, float]]) -> None:
 def print_start_up(start_up: dict[str, float]) -> None:
     shown = "  ".join(f"{k} {v:.2f}" for k, v in start_up.items())
     print(f"  a tiny training, whole processes, over `python train.py`: {shown}")
+
+
+def _again(ratio: float, row: dict[str, Any]) -> str:
+    low, high = row["again_quartiles_ms"]
+    return (
+        f"noise of the machine: a second bare run {ratio:.3f}, {row['again_adds_ms']:+.3f} ms a "
+        f"step (quartiles {low:.3f} and {high:.3f})"
+    )
 
 
 def _noise(added: list[float], bare: list[float]) -> str:

@@ -1,5 +1,6 @@
-"""A plain training script of each model, run by `python` and by `nanodoc run`, which take turns:
-the time of a step as the script itself reads it, and the peak of memory."""
+"""A plain training script of each model, run by `python`, by `nanodoc run`, and by `python` once
+more, which take turns: the time of a step as the script itself reads it, and the peak of memory.
+What lies between the two bare ones is the noise of the machine."""
 
 from __future__ import annotations
 
@@ -28,6 +29,15 @@ from models import made
 from turns import Turns
 
 
+def peak_kib():
+    # what the kernel tells of a process's resources begins with the peak of the one that started it
+    try:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def main(name, device, untimed, count, length, mine, out):
     turns = Turns(mine)
     model, x, y = made(name, torch.device(device))
@@ -47,9 +57,8 @@ def main(name, device, untimed, count, length, mine, out):
         if step + 1 == untimed or (turn >= 0 and at == length - 1):
             rows.append([*began, time.perf_counter()])
             turns.over(max(turn + 1, 0))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with open(out, "w") as file:
-        json.dump({"rows": rows, "peak": peak}, file)
+        json.dump({"rows": rows, "peak": peak_kib()}, file)
 
 
 if __name__ == "__main__":
@@ -57,28 +66,29 @@ if __name__ == "__main__":
 """
 UNTIMED = 60
 """Steps at the beginning that are no part of the timed ones, or half of them: those in which a
-script's step is recovered, the first close look (step 16), and those that are watched in full
-(48)."""
-STEPS = {"500mb-adam": 24, "3000-tensors": 100, "20000-modules": 100}
-STEPS |= {"gpt": 110, "gpt-amp": 110, "conv": 110, "lstm": 130}
+script's step is recovered, the first close look (step 16), those that are watched in full (48),
+and those that are run again before any is watched by its loss alone."""
+STEPS = {"500mb-adam": 24, "3000-tensors": 144, "20000-modules": 144}
+STEPS |= {"gpt": 120, "gpt-amp": 240, "conv": 120, "lstm": 144}
 OTHERWISE = 1260
 _TURN = 40
 """Steps of a turn, or a sixth of those that are timed: of small ones enough for the caches to be
 warm again."""
-_COLD = 3
+_COLD = 2
 """Of them, that are not timed."""
 WAYS = {
     "python": ("train.py",),
     "nanodoc run": ("-m", "nanodoc", "run", "--budget", "1", "--quiet", "train.py"),
+    "python again": ("train.py",),
 }
 
 
 def script(
     name: str, repeats: int, steps: int | None = None, device: str = "cpu"
 ) -> dict[str, Any]:
-    """The script of one model, both ways, `repeats` times: what nanodoc makes of the median step of
+    """The script of one model, each way, `repeats` times: what nanodoc makes of the median step of
     a turn and of its mean (which holds its rare looks), of the peak of the host's memory, and the
-    seconds that the first `UNTIMED` steps take more."""
+    seconds that the first `UNTIMED` steps take more. "again" is what two bare runs differ by."""
     steps = steps or STEPS.get(name, OTHERWISE)
     untimed = min(UNTIMED, steps // 2)
     length = min(_TURN, max((steps - untimed) // 6, 1))
@@ -93,21 +103,24 @@ def script(
         commands = [[*arguments, *counts] for arguments in WAYS.values()]
         for _ in range(repeats):
             runs.append(in_turns(commands, Path(folder), environment))
-    python, watched = ([_read(run[way]) for run in runs] for way in range(len(WAYS)))
+    python, watched, again = ([_read(run[way]) for run in runs] for way in range(len(WAYS)))
     medians, means = (
-        [[turn for run in way for turn in run[key]] for way in (python, watched)]
+        [[turn for run in way for turn in run[key]] for way in (python, watched, again)]
         for key in ("medians", "means")
     )
-    added = _differences(medians)
+    added, noise = _differences(medians[:2]), _differences(medians[::2])
     return {
         "bare_ms": statistics.median(medians[0]) * 1e3,
         "bare_quartiles_ms": [seconds * 1e3 for seconds in quartiles(medians[0])],
         "adds_ms": statistics.median(added) * 1e3,
         "adds_quartiles_ms": [seconds * 1e3 for seconds in quartiles(added)],
-        "mean_adds_ms": statistics.median(_differences(means)) * 1e3,
+        "mean_adds_ms": statistics.median(_differences(means[:2])) * 1e3,
+        "again_adds_ms": statistics.median(noise) * 1e3,
+        "again_quartiles_ms": [seconds * 1e3 for seconds in quartiles(noise)],
         "ratios": {
             "median": median_ratio(medians[1], medians[0]),
             "mean": sum(means[1]) / sum(means[0]),
+            "again": median_ratio(medians[2], medians[0]),
             "peak": median_ratio(*([run["peak"] for run in way] for way in (watched, python))),
         },
         "first_steps_add_s": statistics.median(

@@ -1,5 +1,10 @@
 """The time of a step, each way: ratios to the bare loop from rounds in which every way takes its
-turn."""
+turn.
+
+What watching adds is a few percent, less than a machine drifts while the slow ways have their turn.
+So bare and monitored steps have rounds of their own, with a second bare turn in each, which shows
+the noise of the machine.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,11 @@ from benchmarks.ways import Ways
 
 _FULL = 10
 """Monitored steps before any is timed: until the first that is watched by its loss alone."""
+_BESIDE = ("bare", "monitored", "bare again")
+_OWN = ("bare own step", "monitored own step")
+_ROUNDS = 15
+"""Of these, at least, with turns of so many steps (`_TURN`), and one before it, for the caches."""
+_TURN = 8
 Seconds = dict[str, list[float]]
 """Of a step, by way and round."""
 
@@ -23,6 +33,7 @@ Seconds = dict[str, list[float]]
 def timed(name: str, device: torch.device, repeats: int, length: float) -> dict[str, Any]:
     """What a step of each way takes; a repetition lasts about `length` seconds of bare steps."""
     ways = Ways(name, device, with_transformers=True)
+    ways.ways["bare again"] = ways.bare
     for way in ways.ways.values():
         way()
     for _ in range(_FULL):
@@ -31,33 +42,50 @@ def timed(name: str, device: torch.device, repeats: int, length: float) -> dict[
     ways.bare()
     synchronize(device)
     # long enough for what happens only now and then
-    steps = max(3, round(length / (time.perf_counter() - began)))
-    seconds = _rounds(ways, repeats, steps)
+    steps = round(length / (time.perf_counter() - began))
+    beside = tuple(way for way in (*_BESIDE, *_OWN) if way in ways.ways)
+    rounds = max(_ROUNDS, repeats) if length else repeats
+    seconds = _rounds(ways, beside, rounds, max(steps, _TURN), untimed=1)
+    all_ways = tuple(way for way in ways.ways if way != "bare again")
+    others = _rounds(ways, all_ways, repeats, max(steps, 3))
     ways.close()
-    added = [a - b for a, b in zip(seconds["monitored"], seconds["bare"], strict=True)]
+    added, noise = _added(seconds, "monitored"), _added(seconds, "bare again")
     return {
         "ops": ways.records,
         "bare_ms": statistics.median(seconds["bare"]) * 1e3,
         "bare_quartiles_ms": [one * 1e3 for one in quartiles(seconds["bare"])],
         "monitoring_adds_ms": statistics.median(added) * 1e3,
         "monitoring_adds_quartiles_ms": [one * 1e3 for one in quartiles(added)],
-        "ratios": _ratios(seconds),
+        "monitoring_mean_adds_ms": statistics.fmean(added) * 1e3,
+        "bare_again": median_ratio(seconds["bare again"], seconds["bare"]),
+        "again_adds_ms": statistics.median(noise) * 1e3,
+        "again_quartiles_ms": [one * 1e3 for one in quartiles(noise)],
+        "ratios": _ratios(seconds, others),
         # its looks are too rare for the median of the rounds to show
         "sampled": ways.loop.sampled(),
     }
 
 
-def _rounds(ways: Ways, repeats: int, steps: int) -> Seconds:
+def _added(seconds: Seconds, way: str) -> list[float]:
+    return [a - b for a, b in zip(seconds[way], seconds["bare"], strict=True)]
+
+
+def _rounds(
+    ways: Ways, taking: tuple[str, ...], repeats: int, steps: int, untimed: int = 0
+) -> Seconds:
     """In each round every way takes its turn, in a new order."""
-    seconds: Seconds = {way: [] for way in ways.ways}
+    seconds: Seconds = {way: [] for way in taking}
     order = random.Random(0)
     for _ in range(repeats):
-        names = list(ways.ways)
+        names = list(taking)
         order.shuffle(names)
         for way in names:
             gc.collect()
             synchronize(ways.device)
             with ways.around(way):
+                for _ in range(untimed):
+                    ways.ways[way]()
+                synchronize(ways.device)
                 began = time.perf_counter()
                 for _ in range(steps):
                     ways.ways[way]()
@@ -79,15 +107,16 @@ def quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def _ratios(seconds: Seconds) -> dict[str, float]:
-    ratios = {way: median_ratio(values, seconds["bare"]) for way, values in seconds.items()}
-    if "bare own step" in seconds:  # with clipping, which the driven loop hasn't
+def _ratios(beside: Seconds, others: Seconds) -> dict[str, float]:
+    ratios = {way: median_ratio(values, others["bare"]) for way, values in others.items()}
+    ratios["monitored"] = median_ratio(beside["monitored"], beside["bare"])
+    if "bare own step" in beside:  # with clipping, which the driven loop hasn't
         ratios["monitored own step"] = median_ratio(
-            seconds["monitored own step"], seconds["bare own step"]
+            beside["monitored own step"], beside["bare own step"]
         )
         del ratios["bare own step"]
-    if "DebugUnderflowOverflow" in seconds:
+    if "DebugUnderflowOverflow" in others:
         ratios["frames / DebugUnderflowOverflow"] = median_ratio(
-            seconds["frames"], seconds["DebugUnderflowOverflow"]
+            others["frames"], others["DebugUnderflowOverflow"]
         )
     return ratios

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nanodoc.heartbeat import trail
-from nanodoc.loop.left_step import LeftStep
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.observer import LossObserver
@@ -24,8 +23,6 @@ class BrieflyWatched(SharedRun):
     """What is seen of the open step, where that is watched by its losses alone."""
     _brief: BriefStep | None = None
     """Its start."""
-    left: LeftStep | None = None
-    """What the script left before its loss was differentiated, since the last step that trained."""
 
     def open_briefly(
         self,

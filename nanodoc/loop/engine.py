@@ -49,7 +49,7 @@ class Engine(SharedRun):
             while step < self._steps and not (hopeless or self._interrupts.asked):
                 if not self._was_brief and self._is_hopeless():
                     break
-                ended = self._step(step)
+                ended = self._breakable_step(step)
                 if ended is None:
                     step += 1
                     continue
@@ -59,6 +59,21 @@ class Engine(SharedRun):
                     step = trouble.trip.step + 1 if trouble.trip is not None else step
                 break
         return self.conclude(trouble, step, tuple(sick))
+
+    def _breakable_step(self, step: int) -> Stop | str | None:
+        """As `_step`; where the process is about to be ended, sooner than the step, `END`."""
+        interrupts = self._interrupts
+        interrupts.in_step = True
+        try:
+            return self._step(step)
+        except KeyboardInterrupt:
+            if not interrupts.broke_off:
+                raise
+            self._last = None  # nobody knows how far the step came
+            self._notes.append((f"step {step}", "it was broken off, since SIGTERM had come"))
+            return END
+        finally:
+            interrupts.in_step = False
 
     def _is_hopeless(self) -> bool:
         """What a step that was watched in full has shown."""

@@ -1,5 +1,5 @@
-"""A script's step that was left before its loss was differentiated, since that is not finite: the
-script looks at its loss itself."""
+"""A sick step that may be left out: a script looks at its loss itself before it would differentiate
+it; or an iteration that begins with the optimizer's step looks at the gradients before it."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class LeftStep:
     """It, and those behind it that were left in the same way."""
     gone: bool = False
     """The last of them left the loop, too."""
+    told: StepReading | None = None
+    """Of one whose loss was differentiated, in a loop that begins with the optimizer's step."""
+    skipped: int = 0
+    """How many steps had been left out before it."""
 
     @property
     def ends(self) -> bool:
@@ -48,6 +52,8 @@ class LeftStep:
     @property
     def reading(self) -> StepReading:
         """As that of a step whose loss was differentiated."""
+        if self.told is not None:
+            return self.told
         vitals = Vitals(loss=self.loss, grad_norm=math.nan, norms=(), names=(), extras=())
         return StepReading(vitals, tripped=vitals)
 

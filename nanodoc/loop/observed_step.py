@@ -39,6 +39,10 @@ class ObservedStep(StepDriver):
         self._shares = Shares()
         self._evaluations = 2  # of a closure, until a step tells
         self.keeps_gradients = True  # until a step shows that it clears them
+        self.begins_with_step = False
+        """The step before has left gradients that no optimizer has stepped with."""
+        self._steps_first = False
+        """One of the steps has begun with an optimizer's step of the one before it."""
 
     def run(self, start: StepState, compute: Compute) -> StepReading:
         """Calls the train_step, and judges what it was seen to do."""
@@ -51,25 +55,29 @@ class ObservedStep(StepDriver):
         observer.scratch, observer.shares = self._scratch, self._shares
         observer.on_gradients = self._gradients
         observer.expected_evaluations = self._evaluations
+        observer.begins_with_step, observer.begins_sick = self.begins_with_step, self.left_sick
         return ObservedVitals(observer, self._watches, self._amp, self._probes)
 
     def read(self, start: StepState, observed: ObservedVitals, returned: Any) -> StepReading:
         """Judges what the step was seen to do. `returned` is what the train_step returned."""
         observer = observed.observer
-        self.keeps_gradients = not observer.cleared_before_backward
+        self.keeps_gradients = observer.leaves_gradients or not observer.cleared_before_backward
+        self.begins_with_step = observer.leaves_gradients
         self._optimizer_steps = max(1, observer.optimizer_steps)
         self._evaluations = observer.evaluations or 2
-        self.plain = bool(observer.losses) and not observer.evaluations
+        self.plain = bool(observer.losses) and not (observer.evaluations or observer.steps_first)
         self.rates = observer.rates
         at = time.perf_counter()
         vitals, final = observed.read(returned, self._named)
-        scaler = self._amp.note(start, observed.scalars.of(self._amp, vitals.extras))
+        values = observed.scalars.of(self._amp, vitals.extras)
+        scaler = self._amp.note(start, values, of_step_before=observer.begins_with_scaler)
         norms = {
             **dict.fromkeys(observer.with_gradient, 1.0),
             **dict(zip(vitals.names, vitals.norms, strict=True)),
         }
         reading = StepReading(vitals, scaler, norms, losses=observer.losses)
         reading.own_seconds = time.perf_counter() - at
+        self._steps_first |= observer.steps_first
         self._judge(reading, observer, final)
         if reading.tripped is None and not reading.left_out and observed.probed_bad:
             reading.tripped = final
@@ -81,10 +89,18 @@ class ObservedStep(StepDriver):
     def _judge(self, reading: StepReading, observer: Observer, final: Vitals) -> None:
         by_hand = not self._runner.recipe.optimizers  # the step itself writes to the weights
         sick = not math.isfinite(final.loss)
-        if by_hand and not sick and not final.finite:
+        unstepped = observer.tripped is None and self._is_unstepped(observer)
+        left = unstepped and reading.scaler is None  # which skips what overflows
+        if (by_hand or left) and not sick and not final.finite:
             sick = bool(really_nonfinite(self._named))
+        reading.stepped_sick = observer.stepped_sick
+        used = observer.stepped_sick or observer.tripped is not None
+        kept = self.left_sick and not (used or observer.cleared_before_backward)
+        if kept and really_nonfinite(self._named):
+            return  # as the step before has told
         tripped = observer.tripped or (final if sick else None)
-        idle = tripped is not None and observer.optimizer_steps == 0 and not by_hand
+        self.left_sick = reading.unstepped = unstepped and tripped is not None
+        idle = tripped is not None and not (observer.optimizer_steps or by_hand or unstepped)
         reading.left_out = idle and not self._is_kept(observer)
         by_scaler = bool(self._amp.calls.left_out)
         # the user's own code saw the bad loss and did not step on it; only doing so again and again
@@ -102,6 +118,11 @@ class ObservedStep(StepDriver):
         losses = [float(loss) for loss in observer.losses]
         # as the replay counts: every backward of the step
         reading.told = sum(losses) / len(losses) if losses else tripped.loss
+
+    def _is_unstepped(self, observer: Observer) -> bool:
+        """The step leaves its gradients to the next one, as others before it have."""
+        steps = observer.steps_first or (self._steps_first and not observer.optimizer_steps)
+        return steps and observer.leaves_gradients
 
     def _is_kept(self, observer: Observer) -> bool:
         """The bad gradients stay, for a later step to use: that of a micro-batch, which is not left
@@ -146,7 +167,8 @@ class ObservedVitals:
         if final is None:
             returned = [result.detach()] if _is_scalar(result) else []
             losses = returned or observer.losses[-1:]
-            final = packed_vitals(losses, [] if observer.vitals else named, self._extras(done=True))
+            read = bool(observer.vitals) and not observer.steps_first
+            final = packed_vitals(losses, [] if read else named, self._extras(done=True))
             if not returned and self._unscaled and math.isfinite(final.loss):
                 final = final.with_loss(self._losses(final)[-1])
             still_scaled = self._amp.reading is not None and self._amp.calls.order.still_scaled
@@ -170,7 +192,8 @@ class ObservedVitals:
         """The vitals read before the optimizer stepped, where they hold what the train_step
         returned: nothing is left to read."""
         observer = self.observer
-        if len(observer.vitals) != 1 or (self._amp.calls.left_out and self._amp.calls.taken):
+        scaled = self._amp.calls.left_out and self._amp.calls.taken
+        if len(observer.vitals) != 1 or observer.steps_first or scaled:
             return None
         vitals = observer.vitals[0]
         if result is None:

@@ -53,11 +53,17 @@ class ScriptEngine(BrieflyWatched):
     """The start of the step before the open one."""
 
     def first(
-        self, capsule: StepState, indices: Sequence[int] | None, *, trained: bool = False
+        self,
+        capsule: StepState,
+        indices: Sequence[int] | None,
+        *,
+        trained: bool = False,
+        steps_first: bool = False,
     ) -> Stop | str | None:
         """Runs the script's first step once more from its start. Leaves everything where that
         step's end left it; whoever calls puts it back. `trained`: steps before it had trained the
-        model, unwatched."""
+        model, unwatched; `steps_first`: it begins with the optimizer's step of the last of them."""
+        self.begins_with_step(steps_first)
         self.keeper.restore(capsule)
         found = sick_before_start(self.recipe.model, self.build)
         self.sick = tuple(replace(sick, trained=trained) for sick in found)
@@ -112,10 +118,11 @@ class ScriptEngine(BrieflyWatched):
         indices: Sequence[int] | None,
         waited: float,
         on_trip: Callable[[], None],
+        on_sick_step: Callable[[], None],
     ) -> None:
         """The script begins a step that is watched in full. `waited`: seconds that it waited for
         its data; `on_trip` is called where its vital signs are not healthy, before the optimizer
-        has stepped."""
+        has stepped; `on_sick_step` before it steps with what `left` has left."""
         here().at(step, "forward")
         self.requested.closely = not self.replays
         assert isinstance(self._driver, ObservedStep)
@@ -128,7 +135,7 @@ class ScriptEngine(BrieflyWatched):
         for watch in self._hearing["around_step"]:
             self._around.enter_context(watch.around_step(capsule))
         self._observed = observed = self._driver.observe(capsule)
-        observed.observer.on_trip = on_trip
+        observed.observer.on_trip, observed.observer.on_sick_step = on_trip, on_sick_step
         self._within.enter_context(self.amp.calls.at(step))
         self._within.enter_context(observed.observer)
         self._began = time.perf_counter()
@@ -156,22 +163,44 @@ class ScriptEngine(BrieflyWatched):
         return self._seen.optimizer_steps if self._seen is not None else 0
 
     @property
+    def late_steps(self) -> int:
+        """Those of them with gradients of the open step itself."""
+        return self._seen.late_steps if self._seen is not None else 0
+
+    @property
+    def steps_first(self) -> bool:
+        """As `Observer`."""
+        return self._observed is not None and self._observed.observer.steps_first
+
+    @property
+    def only_steps(self) -> bool:
+        """The open step has only stepped with what the one before had left."""
+        if self._observed is None or self.differentiated:
+            return False
+        observer = self._observed.observer
+        return observer.begins_with_step and observer.early_steps > 0 and not observer.late_steps
+
+    @property
+    def differentiated(self) -> bool:
+        """The open step has differentiated a loss."""
+        return self._seen is not None and self._seen.differentiated
+
+    @property
     def trained(self) -> bool:
-        """The open step has differentiated a loss, or an optimizer has stepped."""
-        seen = self._seen
-        return seen is not None and (seen.differentiated or seen.optimizer_steps > 0)
+        """It has, or an optimizer has stepped."""
+        return self.differentiated or self.optimizer_steps > 0
 
     def close(self) -> Stop | None:
         """The step is over."""
-        self.left = None
         if self.glance is not None:
+            self.left = None
             return self._close_briefly()
         observed, capsule = self._left_alone()
         self._judging = observed
         self.course.lossless = bool(observed.observer.outputs and not observed.observer.losses)
         assert isinstance(self._driver, ObservedStep)
         reading = self._driver.read(capsule, observed, None)
-        trouble = self._judged(capsule, reading, self._began)
+        trouble = self._judged(*self._to_judge(capsule, reading), self._began)
         self._around.close()
         self._finished(capsule.step, time.perf_counter() - self._began, healthy=trouble is None)
         return trouble
@@ -189,7 +218,7 @@ class ScriptEngine(BrieflyWatched):
             self.checkpoints.abandon(start.step)
             self._around.close()
             self._last = self._before
-        if self.left is not None:
+        if self.left is not None and self.left.told is None:
             self.left.times += 1
         elif start is not None:
             self.left = left_step(start, self.recipe, self._named, loss, self._indices)
@@ -214,8 +243,13 @@ class ScriptEngine(BrieflyWatched):
         if moved:  # the script has loaded others since
             sick = SickStep(left.start.step, None, left.reading.vitals, (), left.indices)
             return self._stop_of(sick, self._unseen(sick.step))
-        self._last, self._indices = left.start, left.indices
-        return self._judged(left.start, left.reading, time.perf_counter())
+        return self._judged(*self._back_to_left(left), time.perf_counter())
+
+    def stepped_sick(self) -> None:
+        """An optimizer is about to step with what is not finite in `left`."""
+        self.abandon()
+        if self.left is not None:
+            self.left.gone = True
 
     def abandon(self) -> None:
         """The open step was none, or nothing is watched any more: an error of nanodoc's own."""
@@ -223,10 +257,18 @@ class ScriptEngine(BrieflyWatched):
             return
         if self.glance is not None:
             self.brief.abandon(self._left_brief()[1])
-        else:
-            self.checkpoints.abandon(self._left_alone()[1].step)
-            self._around.close()
-            self._last = self._before
+            return
+        observed, start = self._left_alone()
+        if observed.observer.early_steps:  # with what the step before had left
+            self.begins_with_step(False)
+        self.checkpoints.abandon(start.step)
+        self._around.close()
+        self._last = self._before
+
+    def begins_with_step(self, begins: bool) -> None:
+        """The next one does: the last has left gradients."""
+        assert isinstance(self._driver, ObservedStep)
+        self._driver.begins_with_step = begins
 
     def come_to_the_same(self) -> bool:
         """As `BriefSteps`, of the last few steps. An error of nanodoc's own says no."""

@@ -12,11 +12,11 @@ from nanodoc.examination.live_trace import LiveStep
 from nanodoc.examination.non_finite import Examined
 from nanodoc.facts.ops import ParameterFacts, all_received
 from nanodoc.heartbeat.trail import here
+from nanodoc.loop.leaving_run import LeavingRun
 from nanodoc.loop.lockstep_run import LockstepRun, SickStep
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
-from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.whole_index import first_nonfinite
 from nanodoc.trace.tracer import Tracer
@@ -33,7 +33,7 @@ _FROM_OTHERS = (
 )
 
 
-class SharedRun(WatchedRun):
+class SharedRun(LeavingRun):
     """Where `lockstep` is enabled, all ranks run a sick step again together."""
 
     traced: str = ""
@@ -45,7 +45,7 @@ class SharedRun(WatchedRun):
         return LockstepRun(self.runner, self.keeper, self.checkpoints, self.course, self.alone)
 
     def conclude(self, trouble: Stop, steps: int, sick: tuple[ParameterFacts, ...]) -> Outcome:
-        """As `WatchedRun`; a sick step that was held back is what ended the run, whatever came of
+        """As `LeavingRun`; a sick step that was held back is what ended the run, whatever came of
         it."""
         held = self.lockstep.held
         if held is not None and trouble.trip is None:

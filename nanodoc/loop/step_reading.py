@@ -33,6 +33,10 @@ class StepReading:
     """The loss as a replay counts it, where that is another than the vitals'."""
     left_out: bool = False
     """The training code itself decided not to step."""
+    unstepped: bool = False
+    """It has tripped, and leaves what is not finite to the optimizer's step of the next one."""
+    stepped_sick: bool = False
+    """An optimizer has stepped with what the step before had left, which was not finite."""
     losses: Sequence[torch.Tensor] = ()
     """What was differentiated, detached."""
     own_seconds: float = 0.0
@@ -68,6 +72,8 @@ class StepDriver(ABC):
         self.rates: dict[int, list[float | None]] = {}
         """As `Observer.rates`, of the step that was read last."""
 
+    left_sick: bool = False
+    """The last step has left what is not finite, its own or an earlier one's, for the next."""
     plain: bool = True
     """The step that was read last differentiated a loss, and no optimizer evaluated a closure."""
 

@@ -23,6 +23,7 @@ from nanodoc.loop.driven_step import DrivenStep
 from nanodoc.loop.guarded_watch import telling
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
+from nanodoc.loop.left_step import LeftStep
 from nanodoc.loop.observed_step import ObservedStep
 from nanodoc.loop.outcome import Outcome, RunMetrics, gather, live_metrics, without_device
 from nanodoc.loop.step_reading import StepReading
@@ -183,7 +184,7 @@ class WatchedRun:
         assert isinstance(capsule, StepState)
         return self._stops.failure(capsule, error, self._indices)
 
-    def _back_to(self, again: Again) -> tuple[StepState, StepReading]:
+    def _back_to(self, again: Again | LeftStep) -> tuple[StepState, StepReading]:
         """The run ends with a step before the last one, or with one that was watched briefly."""
         self._last, self._indices = again.start, again.indices
         self.course.back_to(again.start.step)
@@ -309,7 +310,8 @@ class WatchedRun:
         clean = trouble.trip is None and trouble.failure is None and steps > 0
         if clean and not self.moved_elsewhere:
             trouble.optimizers = self._stops.hurt_by_optimizer()
-        taken, hurried = self.course.step_seconds, self._stops.interrupted
+        taken = self.course.step_seconds
+        hurried = self._stops.interrupted or self._interrupts.broke_off
         last = None if hurried else self._last
         end = RunEnd(last=last, steps=steps, step_seconds=taken, clean=clean, whole=False)
         try:

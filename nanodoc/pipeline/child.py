@@ -12,6 +12,7 @@ import socket
 import sys
 import traceback
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from nanodoc.config import artifact_folder
@@ -21,7 +22,7 @@ from nanodoc.facts.failure_kinds import worker_died
 from nanodoc.heartbeat import trail as crumbs
 from nanodoc.heartbeat.answering import hears
 from nanodoc.heartbeat.last_words import ASK, CONCLUDE, DUMP, note_failure, speak_before_the_end
-from nanodoc.loop.interrupts import told_to_end
+from nanodoc.loop.interrupts import told_to_end, waited_long_enough
 from nanodoc.progress import LiveMetrics, Progress
 from nanodoc.supervise.job import Job
 from nanodoc.supervise.landlock import keep_from_writing
@@ -44,7 +45,7 @@ def begin(events: int, page: int, stack: int, asked: int) -> tuple[Sender, crumb
     if DUMP is not None:
         faulthandler.register(DUMP, file=stack, all_threads=True)
     if CONCLUDE is not None:
-        signal.signal(CONCLUDE, lambda *_: _conclude(sender))
+        signal.signal(CONCLUDE, _Conclusion(sender))
     speak_before_the_end(trail, ASK)
     hears(asked)
     sys.meta_path.insert(0, _Imports(trail))
@@ -92,15 +93,26 @@ def work(body: bytes, sender: Sender, trail: crumbs.TrailWriter) -> int:
     return 0
 
 
-def _conclude(sender: Sender) -> None:
-    """SIGTERM is about to come. A handler of the training's own is called in its place, and
-    alone."""
-    own = signal.getsignal(signal.SIGTERM)
-    if callable(own):
-        sender.send("handled")
-        signal.raise_signal(signal.SIGTERM)
-    elif own == signal.SIG_DFL:
-        told_to_end()
+class _Conclusion:
+    """The handler of CONCLUDE: SIGTERM is about to come. A handler of the training's own is called
+    in its place, once and alone."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._asked = self._handled = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            waited_long_enough()
+            return
+        own = signal.getsignal(signal.SIGTERM)
+        if own == signal.SIG_DFL:
+            self._asked = True
+            told_to_end()
+        elif callable(own) and not self._handled:
+            self._handled = True
+            self._sender.send("handled")
+            signal.raise_signal(signal.SIGTERM)
 
 
 class _Imports:

@@ -9,16 +9,13 @@ sought (see `trace.spans`).
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from threading import get_ident
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.heartbeat import trail
 from nanodoc.measure.gradients import (
@@ -33,102 +30,14 @@ from nanodoc.replay.closure_state import kept_state
 from nanodoc.replay.optimizer_shares import Shares
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
+from nanodoc.replay.telling import are_installed, installed, open_observers
 from nanodoc.trace.optimizer_steps import Closure, around_closure
-
-_open: list[Observer | LossObserver] = []
-"""Those that observe now, the innermost last."""
-_installs = 0
-
-
-@contextmanager
-def installed() -> Iterator[None]:
-    """`backward` and a GradScaler's `step` tell the observer that is open. Around a whole run it
-    saves putting the wrappers in place for each step: every change of a class costs Python its
-    caches."""
-    global _installs
-    if _installs:
-        yield
-        return
-    telling = _Telling()
-    told = [
-        (owner, name, original := getattr(owner, name), make(original))
-        for owner, name, make in (
-            (torch.autograd, "backward", telling.backward),  # which a tensor's own calls, too
-            (GradScaler, "step", _telling_step),
-        )
-    ]
-    # for the whole run, too: another thread of the training's may step while a hook would be added
-    hook = register_optimizer_step_pre_hook(_before_any_step)
-    _installs += 1
-    for owner, name, _, replacement in told:
-        setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        _installs -= 1
-        hook.remove()
-        for owner, name, original, replacement in told:
-            # somebody else may have wrapped it since
-            if getattr(owner, name) is replacement:
-                setattr(owner, name, original)
-
-
-def _before_any_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-    before = _open[-1].before_step if _open else None
-    return before(optimizer, args, kwargs) if before is not None else None
-
-
-def unused_loss(loss: torch.Tensor) -> None:
-    """A loss that the step leaves without having differentiated it."""
-    if _open and not _open[-1].optimizer_steps:
-        _open[-1].before_backward(loss)
-
-
-class _Telling:
-    """Wrappers of which the outermost tells: torch's own call each other, and under a function mode
-    one calls itself."""
-
-    def __init__(self) -> None:
-        self._inside = False
-
-    def backward(self, original: Callable[..., Any]) -> Any:
-        @functools.wraps(original)
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            # another thread of the training's differentiates something of its own
-            if not _open or _open[-1].thread not in (None, get_ident()) or self._inside:
-                return original(tensors, *args, **kwargs)
-            if isinstance(tensors, torch.Tensor):
-                _open[-1].before_backward(tensors)
-            elif isinstance(tensors, (list, tuple)):
-                for tensor in tensors:
-                    if isinstance(tensor, torch.Tensor):
-                        _open[-1].before_backward(tensor)
-            self._inside, crumbs = True, trail.current
-            crumbs.phase("backward")
-            try:
-                return original(tensors, *args, **kwargs)
-            finally:
-                self._inside = False
-                crumbs.phase("forward")
-
-        return backward
-
-
-def _telling_step(original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
-    def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if _open and (told := _open[-1].on_scaler_step) is not None:
-            told()
-        return original(scaler, optimizer, *args, **kwargs)
-
-    return step
 
 
 class LossObserver:
     """Sees no more of a train_step than its losses, from `open` to `close`; only where the calls
-    are watched already (see `installed`)."""
+    are watched already (see `telling.installed`)."""
 
-    on_scaler_step = None
     before_step = None
     """Of `stepping` whoever opened it tells."""
     thread: int | None = None
@@ -149,11 +58,14 @@ class LossObserver:
 
     def open(self) -> LossObserver:
         self.thread = get_ident()
-        _open.append(self)
+        open_observers.append(self)
         return self
 
     def close(self) -> None:
-        _open.remove(self)
+        open_observers.remove(self)
+
+    def before_scaler_step(self) -> None:
+        """Under a scaler every step is watched in full."""
 
     def before_backward(self, loss: torch.Tensor) -> None:
         """A loss is about to be differentiated. It is read when an optimizer steps, as by
@@ -165,6 +77,11 @@ class LossObserver:
     def differentiated(self) -> bool:
         """A loss has been."""
         return bool(self.losses or self._unread)
+
+    @property
+    def late_steps(self) -> int:
+        """As of `Observer`: a training whose steps begin with an optimizer's is not watched so."""
+        return self.optimizer_steps
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """An optimizer is about to step. False where one of the losses is not finite."""
@@ -198,6 +115,15 @@ class LossObserver:
 class Observer:
     """A context manager around one call of the user's train_step."""
 
+    begins_with_scaler = False
+    """A GradScaler has decided on the gradients of the step before."""
+    begins_with_step = False
+    """The step before has left gradients that no optimizer has stepped with."""
+    begins_sick = False
+    """Those were not finite. Only an optimizer that steps with them makes that a fault."""
+    stepped_sick = False
+    """One has."""
+
     def __init__(
         self, recipe: Recipe, named: list[tuple[str, torch.nn.Parameter]], expected_steps: int
     ) -> None:
@@ -230,6 +156,13 @@ class Observer:
         """How often something was differentiated that is no loss."""
         self.vitals: list[Vitals] = []
         self.optimizer_steps = 0
+        self.early_steps = 0
+        """Of them, those before any backward pass, with the gradients of the step before or with
+        none."""
+        self.on_sick_step: Callable[[], None] = lambda: None
+        """One is about to."""
+        self._before_last_step = 0
+        """Backward passes before the last optimizer step."""
         self.evaluations = 0
         """How often an optimizer called the closure it was given."""
         self.expected_evaluations = 2
@@ -249,16 +182,16 @@ class Observer:
         return self
 
     def __enter__(self) -> Observer:
-        if not _installs:
+        if not are_installed():
             self._calls = ExitStack()
             self._calls.enter_context(installed())
         of_script = getattr(self._recipe.train_step, "of_script", False)
         self.thread = get_ident() if of_script else None
-        _open.append(self)
+        open_observers.append(self)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        _open.remove(self)
+        open_observers.remove(self)
         if self._calls is not None:
             self._calls.close()
         # in a cycle of references the step's batch would stay until Python collects its garbage
@@ -283,6 +216,32 @@ class Observer:
         """A loss has been."""
         return bool(self.losses)
 
+    @property
+    def leaves_gradients(self) -> bool:
+        """No optimizer has stepped with those of the last backward pass."""
+        return len(self.losses) > self._before_last_step
+
+    @property
+    def steps_first(self) -> bool:
+        """The iteration begins with an optimizer's step that belongs to the one before it, and
+        leaves one to the next."""
+        return (self.early_steps > 0 or self.begins_with_scaler) and self.leaves_gradients
+
+    @property
+    def late_steps(self) -> int:
+        """Optimizer steps with gradients of this step."""
+        return self.optimizer_steps - self.early_steps
+
+    def before_scaler_step(self) -> None:
+        if self.thread not in (None, get_ident()):
+            return
+        if self._is_early(self._capsule):
+            self.begins_with_scaler = True
+            self._stepping_early(self._named)
+        self._before_last_step = len(self.losses)
+        if self.on_scaler_step is not None:
+            self.on_scaler_step()
+
     def before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self.thread not in (None, get_ident()):
             return None  # the gradients of this thread change while they would be looked at
@@ -306,6 +265,7 @@ class Observer:
 
     def _evaluated_again(self, optimizer: torch.optim.Optimizer) -> None:
         """The optimizer has moved the weights and asked for the loss once more."""
+        self._before_last_step = len(self.losses)
         if self._capsule is None or self.tripped is not None:
             return
         named = self._of(optimizer)
@@ -315,6 +275,12 @@ class Observer:
             self.tripped = vitals
             self.on_trip()
 
+    def _stepping_early(self, named: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
+        """An optimizer is about to step with gradients of the step before."""
+        if self.begins_sick and not self.stepped_sick and really_nonfinite(named):
+            self.stepped_sick = True
+            self.on_sick_step()
+
     def _of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.nn.Parameter]]:
         return self.shares.of(optimizer, self._named)
 
@@ -323,14 +289,22 @@ class Observer:
     ) -> None:
         """The last clean moment before the optimizer moves the weights."""
         trail.current.phase("optimizer")
-        first = self.optimizer_steps == 0
+        capsule = self._capsule  # which another thread may take away: the step may be over by then
+        early = not by_closure and self._is_early(capsule)
+        first = self.late_steps == 0
         self.optimizer_steps += 1
+        self.early_steps += early
         if self.on_gradients is not None:
             self.on_gradients()
-        capsule = self._capsule  # which another thread may take away: the step may be over by then
+        self._before_last_step = len(self.losses)
         if capsule is None:
             return
         note_rates(optimizer, self.rates)
+        if early:
+            if capsule.weights is None and capsule.grads is not None:
+                self._keep_weights(capsule)
+            self._stepping_early(self._of(optimizer))
+            return
         named = self._of(optimizer)
         vitals = packed_vitals(self._unread, named, self.extras(), self.scratch)
         whole = len(named) == len(self._named) and len(vitals.names) > 0
@@ -361,15 +335,27 @@ class Observer:
                 or self.tripped is not None
             )
         ):
-            capsule.weights = copy_weights(self._named)
-            capsule.optimizers = [
-                copy_optimizer(optimizer) for optimizer in self._recipe.optimizers
-            ]
+            self._keep_weights(capsule)
             # what the step does after this, to a teacher or a second optimizer, is not clean
             if self.tripped is not None:
                 capsule.outside = kept_state(self._recipe)
         if self.tripped is not None:
             self.on_trip()
+
+    def _is_early(self, capsule: StepState | None) -> bool:
+        """Nothing of the step has made gradients: those that there are were looked at when the step
+        before was over."""
+        if self.losses or self.outputs or self.vitals:
+            return False
+        return (
+            capsule is None  # a step that is run again
+            or self.begins_with_step
+            or all(parameter.grad is None for _, parameter in self._named)
+        )
+
+    def _keep_weights(self, capsule: StepState) -> None:
+        capsule.weights = copy_weights(self._named)
+        capsule.optimizers = [copy_optimizer(each) for each in self._recipe.optimizers]
 
 
 def note_rates(optimizer: torch.optim.Optimizer, known: dict[int, list[float | None]]) -> None:

@@ -91,7 +91,7 @@ def _step_run(
         observer.on_scaler_step = on_scaler_step
     with observer:
         returned = runner._call_train_step(batches[0])
-    if on_gradients is not None and not runner.recipe.optimizers:
+    if on_gradients is not None and (observer.steps_first or not runner.recipe.optimizers):
         on_gradients()  # no optimizer's step has told of them
     losses = list(observer.losses)
     if not losses and isinstance(returned, torch.Tensor) and returned.numel() == 1:

@@ -2,8 +2,8 @@
 weights went wrong.
 
 Three are kept at most: the start of the run, the last good one and the one before it. Good means
-that the loss had not grown by then. The copies cost less than a hundredth of the run's time and
-never more than a quarter of the free host memory.
+that the loss had not grown by then. The copies cost about a hundredth of the run's time, never more
+than a fiftieth, and never more than a quarter of the free host memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _AT_MOST = 10.0  # seconds, where a copy is so dear that it has to wait
 _SOON = 0.5  # seconds, which take as long to run again: a newer copy would save little
 _PAUSE = 3.0  # times a usual step: what a longer one takes more is not the step's own
 _NEW = 0.1  # of each step, in the mean that follows them
-_SHARE_OF_BRIEF = 0.02  # of the time, for copies that keep these few
+_SHARE_OF_BRIEF = 0.01  # of the time, for copies that keep these few
+_DEAREST = 0.02  # of the time, for copies that would have to wait longer than `_AT_MOST`
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
@@ -266,8 +267,8 @@ class WeightHistory:
             return step % self._every == 0
         share = _SHARE_OF_TIME
         if self.briefly and self.holds_enough:
-            if self._since > _AGAIN or not self.reaches_back or self._room() <= 0:
-                share = _SHARE_OF_BRIEF
+            if not self.reaches_back or self._room() <= 0:
+                share = _DEAREST
             elif self._since < _SOON and step - self._kept_at < len(self.past) // 2:
                 return False
         return self._spent + self._cost <= share * self._elapsed

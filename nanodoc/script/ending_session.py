@@ -95,7 +95,7 @@ class EndingSession(SearchSession):
         engine = self.engine
         if engine is None or engine.left is None or not engine.left.ends:
             return None
-        self._recovered.limits.unused = True
+        self._recovered.limits.unused = engine.left.told is None
         return engine.ended_by_left()
 
     def _end(self, trouble: Stop) -> None:

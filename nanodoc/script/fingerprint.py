@@ -110,8 +110,8 @@ def fingerprinted(
     around_backward: Callable[[Any], contextlib.AbstractContextManager[None]] | None = None,
 ) -> Iterator[None]:
     """Adds a fingerprint at the door of every optimizer's step, or behind each closure that it
-    calls; where nothing steps, one of the losses alone. `around_backward` is given what is
-    differentiated."""
+    calls; where nothing steps behind the last losses, one of the losses alone. `around_backward` is
+    given what is differentiated."""
     losses: list[torch.Tensor] = []
     original = torch.autograd.backward
 
@@ -148,7 +148,7 @@ def fingerprinted(
     torch.autograd.backward = backward
     try:
         yield
-        if not prints:
+        if losses or not prints:
             prints.append(Fingerprint(losses, []))
     finally:
         hook.remove()

@@ -132,12 +132,18 @@ def _run(
     """What ended it, if anything, and what it came to."""
     limits = recovered.limits
     # what raised came behind the last optimizer step that was made
-    limits.optimizer_steps = max(1, first.optimizer_steps + (error is not None))
+    behind = error is not None or first.steps_first
+    limits.optimizer_steps = max(1, first.optimizer_steps + behind)
     prints: list[Fingerprint] = []
     limits.fingerprints = prints
     try:
         with state_preserved(engine.runner, engine.keeper):
-            ended = engine.first(first.capsule, first.indices, trained=first.backwards > 0)
+            ended = engine.first(
+                first.capsule,
+                first.indices,
+                trained=first.backwards > 0,
+                steps_first=first.steps_first,
+            )
     finally:
         limits.fingerprints = None
         now.restore()
@@ -203,8 +209,8 @@ def _raised_alike(stop: Stop, error: BaseException) -> bool:
 
 def steps_come_to_the_same(engine: ScriptEngine, recovered: RecoveredStep) -> bool:
     """The last few steps, run again one after the other, come to the losses and weights that they
-    came to; the script's own state is left as it was."""
-    if another_is_at_work():
+    came to; the script's own state is left as it was. What has a graph by now can't be."""
+    if another_is_at_work() or _computed(engine) is not None:
         return False
     now = WholeState(value for _, _, value in recovered.reached_variables())
     if now.unsafe is not None:

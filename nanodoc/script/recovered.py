@@ -8,6 +8,7 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
@@ -18,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nanodoc.recipe.variables import globals_of
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.objects import PlainState
-from nanodoc.replay.observer import unused_loss
+from nanodoc.replay.telling import unused_loss
 from nanodoc.script.body import Body
 from nanodoc.script.fingerprint import Fingerprint, fingerprinted
 from nanodoc.script.iteration import (
@@ -163,10 +164,12 @@ class RecoveredStep:
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
         """Ends the body behind its last optimizer step."""
-        steps, most = 0, self.limits.optimizer_steps
+        steps, most, thread = 0, self.limits.optimizer_steps, get_ident()
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             nonlocal steps
+            if get_ident() != thread:
+                return
             steps += 1
             if steps >= most:
                 raise StopReplay

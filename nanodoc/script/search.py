@@ -37,6 +37,10 @@ class Candidate:
     indices: Sequence[int] | None
     losses: int = 0
     """Losses that had been seen by then."""
+    waits: bool = False
+    """The iteration before it has made a backward pass: it may begin with its optimizer's step."""
+    steps_first: bool = False
+    """It does."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     optimizer_steps: int = 0
 
@@ -69,6 +73,8 @@ class Search:
         """Steps of optimizers before the first backward pass."""
         self._stepped = False
         """An optimizer has."""
+        self._stepped_at = 0
+        """Backward passes that had been made when one did."""
         self._moved = 0
         """Steps of optimizers in iterations without a backward pass until then."""
         self._unstepped: dict[int, int] = {}
@@ -101,6 +107,8 @@ class Search:
         self._candidates[loop.number] = Candidate(
             start, capsule, trained, self._backwards, indices, len(self.losses)
         )
+        waits = before is not None and self._backwards > before.backwards
+        self._candidates[loop.number].waits = waits
         self._outside.sinks = self._sinks()
         return None
 
@@ -141,10 +149,11 @@ class Search:
 
     def running(self, frame: FrameType | None, by_closure: bool) -> Candidate | None:
         """The innermost loop that runs and whose iteration has seen a backward pass, or is about to
-        (`by_closure`); the loop around it, where that makes backward passes of its own. Where no
-        loop is to be seen, the step function that runs. A script may also have forgotten its
-        backward passes."""
-        self._stepped = True
+        (`by_closure`), or which begins with the step of the one before it; the loop around it,
+        where that makes backward passes of its own. Where no loop is to be seen, the step function
+        that runs. A script may also have forgotten its backward passes."""
+        self._stepped, waiting = True, self._backwards > self._stepped_at
+        self._stepped_at = self._backwards
         self._in_vain += not self._backwards
         forgotten = not self._backwards and self._in_vain > _STARTING
         found: Candidate | None = None
@@ -162,12 +171,16 @@ class Search:
                     ):
                         whole = candidate
                 elif found is None:
-                    if by_closure or forgotten or self._backwards > candidate.backwards:
+                    trains = self._backwards > candidate.backwards or (waiting and candidate.waits)
+                    if by_closure or forgotten or trains:
                         found = candidate
                 elif loop.backward_outside(found.start.loop):
                     found = candidate
             frame = frame.f_back
-        return found or whole
+        found = found or whole
+        if found is not None and not (by_closure or forgotten):
+            found.steps_first = self._backwards == found.backwards
+        return found
 
     def moving(self) -> None:
         """An optimizer is about to step in iterations of which none has seen a backward pass."""

@@ -29,6 +29,8 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
 from nanodoc.script.succession import Successor, end_of_training
 from nanodoc.script.trained import Trained
+from nanodoc.script.unused_loss import sick_loss_in
+from nanodoc.tensors.plain import local_of
 from nanodoc.trace.spans import Place, codes_above
 
 
@@ -60,6 +62,8 @@ class ScriptSession(BriefSession):
         self.alike = ""  # the same, in words
         self.unsafe = ""  # what kept the first step from being run again
         self.deferred = ""  # why no step is run again before one is sick
+        self._left_start: IterationStart | None = None  # of the step in the engine's `left`
+        self._left_after = 1  # optimizer steps of that
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
 
     def close(self) -> None:
@@ -184,7 +188,7 @@ class ScriptSession(BriefSession):
         first = self._first
         assert first is not None
         self._first = None
-        if not first.fingerprints:
+        if (first.steps_first and self._search.losses) or not first.fingerprints:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
         self._search.over()
         self._recovered.begin(first.start)
@@ -198,12 +202,15 @@ class ScriptSession(BriefSession):
         if not again.holds:
             return self._observe_only(first, again)
         engine.replays = bool(again.same)
+        self._left_start = first.start if engine.left is not None else None
+        self._left_after = self._recovered.limits.optimizer_steps
         self.steps = 1
 
     def _observe_only(self, first: Candidate, again: RunAgain) -> None:
         """The step can't be run again, or not while the script goes on, or not by one rank."""
         self._around.close()
         engine = self._open_engine(first.trained)
+        engine.begins_with_step(first.steps_first)
         engine.replays = engine.unproven = bool(again.deferred)
         engine.lockstep.enabled = again.together
         if (sick := as_it_ran(first, engine)) is not None:
@@ -229,7 +236,9 @@ class ScriptSession(BriefSession):
         if isinstance(start, IterationStart):
             self._start, self._glances = start, None
             self._recovered.begin(start)
-            engine.open(self.steps, start.batch, indices, waited, self._tripped)
+            engine.open(
+                self.steps, start.batch, indices, waited, self._tripped, self._stepping_sick
+            )
         else:
             engine.open_briefly(
                 self.steps, start.own_batch, indices, waited, start.numbers, start.recorded
@@ -273,9 +282,23 @@ class ScriptSession(BriefSession):
                 here().at(None, "script")
 
     def _over_with_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
-        if self.state is State.FIRST:
+        if self.state is State.FIRST and not (gone and self._ended_at_first(frame)):
             self._begin_engine()
         self._close_step(frame, gone=gone)
+
+    def _ended_at_first(self, frame: FrameType | None) -> bool:
+        """The first step, which begins with the optimizer's step of an unwatched one, was left for
+        its loss."""
+        first = self._first
+        if first is None or frame is None or not first.steps_first or self._search.losses:
+            return False
+        loss = sick_loss_in(frame, first.start.loop, self._since)
+        if loss is None:
+            return False
+        self._first = None
+        self._recovered.limits.optimizer_steps = first.optimizer_steps + 1
+        self._sick_first(first, float(local_of(loss.detach())))
+        return True
 
     def _close_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         engine = self.engine
@@ -288,8 +311,13 @@ class ScriptSession(BriefSession):
             if not self._leaves_step(engine, frame, gone=gone):
                 engine.abandon()
             return
-        if gone and not engine.optimizer_steps and self._leaves_step(engine, frame, gone=True):
+        left = (gone or not engine.differentiated) and not engine.late_steps
+        if left and self._leaves_step(engine, frame, gone=gone):
             self._outside.sinks = []
+            return
+        if engine.only_steps:
+            self._outside.sinks = []
+            engine.abandon()
             return
         if (
             self._succession.of_another_model
@@ -301,15 +329,44 @@ class ScriptSession(BriefSession):
             self._succeed(Successor())
             return
         if not engine.is_brief:
-            self._recovered.limits.optimizer_steps = max(1, engine.optimizer_steps)
+            # where none comes behind its loss, all of the body is run again
+            self._recovered.limits.optimizer_steps = (
+                max(1, engine.optimizer_steps) + engine.steps_first
+            )
             self._changing.learn(self._start)
         elif engine.optimizer_steps != self._recovered.limits.optimizer_steps:
             engine.brief.give_up()
         self._outside.sinks = []
+        before = engine.left
         trouble = engine.close()
         if trouble is not None:
             self._end(trouble)
+        if engine.left is not before:
+            self._left_start = None if engine.left is None else self._start
+            self._left_after = self._recovered.limits.optimizer_steps
+        else:
+            self._end_by_left()
         self.steps += 1
+
+    def _end_by_left(self) -> None:
+        """The run ends with the step in the engine's `left`, if it is to."""
+        left = self.engine.left if self.engine is not None else None
+        if left is None or not left.ends:
+            return
+        if self._left_start is not None:
+            self._recovered.begin(self._left_start)
+            self._recovered.limits.optimizer_steps = self._left_after
+        if (sick := self._ended_by_left()) is not None:
+            self._end(sick)
+
+    def _stepping_sick(self) -> None:
+        """The step before was sick, and an optimizer is about to step with its gradients."""
+        engine = self.engine
+        if self._deaf() or engine is None or self._succession.of_another_model:
+            return
+        with self._ours():
+            engine.stepped_sick()
+            self._end_by_left()
 
     def _tripped(self) -> None:
         """The step is sick, and its optimizer has not moved the weights yet."""

@@ -191,9 +191,12 @@ class Child:
         """Until the process is gone, and all it said is read."""
         poll = select.poll()
         poll.register(events, select.POLLIN)
-        end = os.pidfd_open(self._process.pid) if hasattr(os, "pidfd_open") else None
-        if end is not None:
-            poll.register(end, select.POLLIN)
+        end = None
+        if hasattr(os, "pidfd_open"):
+            # kernels before Linux 5.3 do not know it, nor do some sandboxes: asking often must do
+            with contextlib.suppress(OSError):
+                end = os.pidfd_open(self._process.pid)
+                poll.register(end, select.POLLIN)
         while not self._gone():
             if any(descriptor == events for descriptor, _ in poll.poll(50)):
                 self._read(events)

@@ -14,6 +14,8 @@ from nanodoc.heartbeat.last_words import CONCLUDE
 _PATIENCE = 30.0  # seconds to end by itself when told to; as launchers and clusters give
 # seconds for the report of a training that is told to end: `docker stop` kills after 10
 _TO_REPORT = 5.0
+_TO_END_THE_STEP = 2.0
+"""Seconds, of those, in which the step at hand may come to its end; then it is broken off."""
 
 
 class Signals:
@@ -24,6 +26,7 @@ class Signals:
         self._reports = reports and CONCLUDE is not None
         self._told: tuple[float, int] | None = None  # when, and by which signal
         self._asked = False
+        self._again = False
         self._sent = False
 
     @property
@@ -36,11 +39,14 @@ class Signals:
         again, self._told = self._told is not None, self._told or (time.monotonic(), number)
         self._asked = self._reports and listens and number == signal.SIGTERM and not again
         if self._asked:
-            assert CONCLUDE is not None
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, CONCLUDE)
+            self._ask(child)
         else:
             self._send(child)
+
+    def _ask(self, child: int) -> None:
+        assert CONCLUDE is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, CONCLUDE)
 
     def handled(self) -> None:
         """The training has a handler of its own, which was called instead."""
@@ -52,6 +58,10 @@ class Signals:
         if self._told is None:
             return False
         since = time.monotonic() - self._told[0]
+        waits = self._asked and not self._sent and not reported
+        if waits and not self._again and since > _TO_END_THE_STEP:
+            self._again = True
+            self._ask(child)
         if self._asked and not self._sent and (reported or since > _TO_REPORT):
             self._send(child)
         return since > _PATIENCE

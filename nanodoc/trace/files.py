@@ -31,10 +31,12 @@ LOOKED_THROUGH = tuple(
     os.path.join(_NANODOC, *path)
     for path in (
         ("replay", "observer.py"),
+        ("replay", "telling.py"),
         ("recipe", "build_watch.py"),
         ("recipe", "mode_calls.py"),
         ("examination", "retained_tensors.py"),
         ("watchers", "train_step_calls.py"),
+        ("watchers", "clip_calls.py"),
         ("watchers", "grad_graph.py"),
         ("watchers", "warnings.py"),
         ("trace", "calls.py"),

@@ -15,7 +15,7 @@ from nanodoc.examination.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay import observer
+from nanodoc.replay import telling
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -40,7 +40,9 @@ class AmpWatch(Watch):
         self._replayer = replayer
         self._build = build
         self._named = list(runner.recipe.model.named_parameters())
-        self.calls = CallWatch(runner.recipe.optimizers, self._named)
+        of_script = getattr(runner.recipe.train_step, "of_script", False)
+        optimizers = runner.recipe.optimizers
+        self.calls = CallWatch(optimizers, self._named, in_one_thread=of_script)
         self.skips = SkipWatch(runner)
         self._autocast: str | None = (
             str(runner.amp_dtype).removeprefix("torch.") if runner.amp_dtype else None
@@ -84,7 +86,7 @@ class AmpWatch(Watch):
             with contextlib.ExitStack() as around:
                 if self._runner.observing:
                     around.enter_context(self.calls.installed())
-                    around.enter_context(observer.installed())
+                    around.enter_context(telling.installed())
                 yield
         finally:
             torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original
@@ -108,8 +110,11 @@ class AmpWatch(Watch):
         self.reading = reading or self.reading
         return list(self.reading.tensors) if self.reading else []
 
-    def note(self, capsule: StepState, values: Sequence[float]) -> ScalerStep | None:
-        """One step's scaler state as it was read; in a driven loop before the optimizers move."""
+    def note(
+        self, capsule: StepState, values: Sequence[float], *, of_step_before: bool = False
+    ) -> ScalerStep | None:
+        """One step's scaler state as it was read; in a driven loop before the optimizers move.
+        `of_step_before`: what the scaler decided on were that step's gradients."""
         reading = self.reading
         if reading is None or len(values) < len(reading.tensors):
             return None
@@ -126,8 +131,11 @@ class AmpWatch(Watch):
             return step  # a micro-batch of several: nothing was tried at this scale
         if not step.skipped or (observing and self.calls.taken):
             self.skips.moved()
-        if observing and self.calls.taken and step.skipped and capsule.weights is None:
-            self.skips.steps.append(step)  # some weights have moved: this step can't be run again
+        if of_step_before or (
+            observing and self.calls.taken and step.skipped and capsule.weights is None
+        ):
+            self.skips.steps.append(step)  # this step can't show it: some weights have moved
+            self.skips.of_steps_before |= of_step_before and bool(step.skipped)
         else:
             self.skips.note(step, capsule)
         return step
@@ -150,6 +158,9 @@ class AmpWatch(Watch):
                     "run again",
                 )
             )
+        if self.skips.of_steps_before:
+            why = "the scaler decided on them in the next iteration, and they were not run again"
+            self.notes.append(("skipped steps", why))
         for kept in self.skips.kept():
             with state_preserved(self._runner, self._keeper):
                 capsule = at_scale(kept.capsule, self._runner.device)

@@ -46,6 +46,8 @@ class SkipWatch:
         self._lowest: KeptSkip | None = None
         self.steps: list[ScalerStep] = []
         self.too_large = False
+        self.of_steps_before = False
+        """One was skipped at the start of the iteration behind the one that made its gradients."""
 
     @property
     def hopeless(self) -> bool:

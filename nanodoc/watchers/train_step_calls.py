@@ -10,9 +10,8 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import math
-import sys
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torch.optim.optimizer import (
 
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import Place, calling_places
+from nanodoc.watchers.clip_calls import ClipCalls
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.scaled_losses import divided, mark_scaled, scaled_by
 from nanodoc.watchers.scaler_protocol import ScalerProtocol
@@ -42,7 +42,11 @@ class CallWatch:
         self,
         optimizers: list[torch.optim.Optimizer],
         named: list[tuple[str, torch.nn.Parameter]] | None = None,
+        *,
+        in_one_thread: bool = False,
     ) -> None:
+        """`in_one_thread`: the step's own calls come from the thread that it runs in; those from
+        others are another training's, whose gradients may be written to at any time."""
         self.order = ScalerProtocol(optimizers)
         self.loop_protocol = LoopProtocol(named or [])
         self._originals: list[tuple[Any, str, Any]] = []
@@ -50,6 +54,7 @@ class CallWatch:
         self._active = self._counting = False
         """A train_step of the run is being called; outside of it (a replay) the wrappers only pass
         through."""
+        self._in_one_thread, self._thread = in_one_thread, 0
         self._only_now = False
         self._step = 0
         self._inside_step = False
@@ -106,6 +111,7 @@ class CallWatch:
         self.loop_protocol.end()
 
     def _install(self) -> None:
+        self._thread = get_ident()
         self._wrap(GradScaler, "__init__", self._making)
         self._wrap(GradScaler, "scale", self._scaling)
         self._wrap(GradScaler, "get_scale", self._reading)
@@ -115,8 +121,9 @@ class CallWatch:
         self._wrap(torch.autograd, "backward", self._differentiating)
         self._wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
         self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
-        self._wrap(clip_grad, "_clip_grads_with_norm_", self._clipping)
-        self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", self._grouping)
+        clips = ClipCalls(self.order, self.loop_protocol, _here)
+        self._wrap(clip_grad, "_clip_grads_with_norm_", clips.by_norm)
+        self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", clips.by_value)
         self._wrap(builtins, "open", self._opening)
         self._wrap(torch, "save", self._saving)
         self._wrap(LRScheduler, "step", self._scheduling, counted=True)
@@ -153,10 +160,15 @@ class CallWatch:
 
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             watching = self._active or between or (counted and self._counting)
-            return watched(*args, **kwargs) if watching else original(*args, **kwargs)
+            if not watching or self._is_elsewhere():
+                return original(*args, **kwargs)
+            return watched(*args, **kwargs)
 
         self._originals.append((owner, name, original))
         setattr(owner, name, functools.update_wrapper(wrapped, original))
+
+    def _is_elsewhere(self) -> bool:
+        return self._in_one_thread and self._thread != get_ident()
 
     # -- the scaler --------------------------------------------------------------------------------
 
@@ -287,7 +299,7 @@ class CallWatch:
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Before every `Optimizer.step`, whoever calls it."""
-        if not self._active:
+        if not self._active or self._is_elsewhere():
             return None
         self.taken.append(self.order.position(optimizer))
         place = _here()
@@ -302,7 +314,7 @@ class CallWatch:
         return around_closure(args, kwargs, evaluated)
 
     def _after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._active:
+        if self._active and not self._is_elsewhere():
             self.loop_protocol.after_step(optimizer, _here())
 
     def _scheduling(self, original: Any) -> Any:
@@ -351,47 +363,6 @@ class CallWatch:
             self.loop_protocol.cleared(module.parameters(), _here())
 
         return zero_grad
-
-    def _clipping(self, original: Any) -> Any:
-        def clip(
-            parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
-        ) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            grads, place = [p.grad for p in parameters if p.grad is not None], _here()
-            self.order.clipped(grads, "norm", total_norm, float(max_norm), place)
-            if parameters:
-                self.loop_protocol.clipped(grads, float(max_norm), place)
-            elif max_norm < math.inf:
-                self.loop_protocol.clipped_nothing(place)
-            untouched = self.order.untouched()
-            out = original(parameters, max_norm, total_norm, *args, **kwargs)
-            self.order.after_clip(untouched)
-            return out
-
-        return clip
-
-    def _grouping(self, original: Any) -> Any:
-        """`clip_grad_value_` groups its gradients with this before it clamps them; so does the
-        norm, which only reads."""
-
-        def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(2)  # behind the wrapper
-            if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
-                grads = lists[0]
-                with torch.no_grad():
-                    norms = torch._foreach_norm(grads, float("inf"))
-                    largest = torch.stack(
-                        [norm.float().to(grads[0].device) for norm in norms]
-                    ).max()
-                self.order.clipped(
-                    grads, "value", largest, float(frame.f_locals.get("clip_value", 0.0)), _here()
-                )
-                self.loop_protocol.clipped(
-                    grads, float(frame.f_locals.get("clip_value", 0.0)), _here()
-                )
-            return original(lists, *args, **kwargs)
-
-        return group
 
 
 def _here() -> Place | None:

@@ -148,7 +148,7 @@ def test_brief_steps_can_be_run_again_when_the_next_full_one_begins(
 ) -> None:
     """Its batch took the place of the first one's, whose weights were kept."""
     monkeypatch.setattr("nanodoc.replay.past_batches._MOST_BYTES", 12 * 64 * 4 * 4)
-    for share in ("_SHARE_OF_TIME", "_SHARE_OF_BRIEF"):  # what a copy takes does not count
+    for share in ("_SHARE_OF_TIME", "_DEAREST"):  # what a copy takes does not count
         monkeypatch.setattr(f"nanodoc.replay.weight_history.{share}", 1e9)
     torch.manual_seed(0)
     model = nn.Linear(4, 1)

@@ -113,9 +113,27 @@ def test_a_dear_copy_is_waited_for() -> None:
     run = engine(recipe(), 60)
     run.run()
     history = run.checkpoints
-    for cost, since, reaches in ((0.01, 5.5, False), (0.15, 5.5, True), (3.0, 10.5, False)):
+    for cost, since, reaches in (
+        (0.01, 5.5, False),
+        (0.08, 7.5, True),
+        (0.15, 5.5, True),
+        (3.0, 10.5, False),
+    ):
         history._cost, history._since = cost, since
         assert history.reaches_back == reaches
+
+
+def test_copies_take_a_hundredth_of_the_time_and_a_fiftieth_where_they_are_dear() -> None:
+    """Of 100 seconds, of which the copies so far have taken their hundredth."""
+    run = engine(recipe(), 60)
+    run.run()
+    history = run.checkpoints
+    history._elapsed, history._step_seconds = 100.0, 0.1
+    for cost, since, due in ((0.08, 7.5, False), (0.08, 8.5, True), (0.9, 10.5, True)):
+        history._spent, history._cost, history._since = 1.0, cost, since
+        assert history._due(60) == due
+    history._spent = 1.2
+    assert not history._due(60)
 
 
 def test_memory_is_asked_for_again_where_the_state_grows(monkeypatch: pytest.MonkeyPatch) -> None:

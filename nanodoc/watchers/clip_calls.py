@@ -1,0 +1,69 @@
+"""Wraps torch's clipping, for the protocols of a step's calls. Frames of this file are looked
+through when a user's line is sought (see `trace.spans`)."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from nanodoc.trace.spans import Place
+from nanodoc.watchers.loop_protocol import LoopProtocol
+from nanodoc.watchers.scaler_protocol import ScalerProtocol
+
+
+class ClipCalls:
+    """`here` says which line of the user's has called."""
+
+    def __init__(
+        self,
+        order: ScalerProtocol,
+        loop_protocol: LoopProtocol,
+        here: Callable[[], Place | None],
+    ) -> None:
+        self._order = order
+        self._loop_protocol = loop_protocol
+        self._here = here
+
+    def by_norm(self, original: Any) -> Any:
+        """For `torch.nn.utils.clip_grad._clip_grads_with_norm_`."""
+
+        def clip(
+            parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
+        ) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            grads, place = [p.grad for p in parameters if p.grad is not None], self._here()
+            self._order.clipped(grads, "norm", total_norm, float(max_norm), place)
+            if parameters:
+                self._loop_protocol.clipped(grads, float(max_norm), place)
+            elif max_norm < math.inf:
+                self._loop_protocol.clipped_nothing(place)
+            untouched = self._order.untouched()
+            out = original(parameters, max_norm, total_norm, *args, **kwargs)
+            self._order.after_clip(untouched)
+            return out
+
+        return clip
+
+    def by_value(self, original: Any) -> Any:
+        """For `_group_tensors_by_device_and_dtype` of the same module: `clip_grad_value_` groups
+        its gradients with this before it clamps them; so does the norm, which only reads."""
+
+        def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(2)  # behind the wrapper
+            if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
+                grads, place = lists[0], self._here()
+                limit = float(frame.f_locals.get("clip_value", 0.0))
+                with torch.no_grad():
+                    norms = torch._foreach_norm(grads, float("inf"))
+                    largest = torch.stack(
+                        [norm.float().to(grads[0].device) for norm in norms]
+                    ).max()
+                self._order.clipped(grads, "value", largest, limit, place)
+                self._loop_protocol.clipped(grads, limit, place)
+            return original(lists, *args, **kwargs)
+
+        return group
