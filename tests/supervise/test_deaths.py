@@ -169,7 +169,7 @@ def test_no_second_run_without_a_budget(tmp_path: Path) -> None:
 
 
 def test_a_hang_ends_in_a_report_and_nobody_is_left(tmp_path: Path) -> None:
-    report, done = run(tmp_path, "hung", "--timeout", "2s")
+    report, done = run(tmp_path, "hung", "--timeout", "6s")
     assert done.returncode == 1
     finding = report["findings"][0]
     assert (finding["code"], finding["step"], finding["phase"]) == ("ND712", 3, "forward")

@@ -258,7 +258,7 @@ def test_the_rank_that_ends_and_those_that_only_waited(
 
 
 def test_the_rank_that_hangs(tmp_path: Path) -> None:
-    report = run(tmp_path, "hangs", "--timeout", "4s")
+    report = run(tmp_path, "hangs", "--timeout", "15s")
     (finding,) = report["findings"]
     assert (finding["code"], finding["rank"], finding["step"]) == ("ND804", 1, 2)
     assert finding["culprit"]["location"]["line"] == line_of(
@@ -325,7 +325,7 @@ def test_ranks_in_different_collectives(tmp_path: Path) -> None:
 
 
 def test_ranks_that_called_different_ops(tmp_path: Path) -> None:
-    report = run(tmp_path, "unlike", "--timeout", "4s")
+    report = run(tmp_path, "unlike", "--timeout", "15s")
     (finding,) = report["findings"]
     assert finding["code"] == "ND804"
     assert finding["title"] == "rank 0 and rank 1 wait in different collectives"
@@ -339,7 +339,7 @@ def test_ranks_that_called_different_ops(tmp_path: Path) -> None:
 
 
 def test_a_rank_whose_shapes_are_its_own_and_that_the_others_got_past(tmp_path: Path) -> None:
-    report = run(tmp_path, "passed", "--timeout", "4s")
+    report = run(tmp_path, "passed", "--timeout", "15s")
     (finding,) = report["findings"]
     assert (finding["code"], finding["rank"]) == ("ND804", 1)
     assert finding["title"] == "rank 1 and rank 0 called different collectives"

@@ -353,7 +353,7 @@ def test_a_rank_that_dies(script: Path, kind: str) -> None:
 @pytest.mark.parametrize(("kind", "rank"), [("fsdp2", 1), ("tensor", 0), ("mesh", 0), ("mesh", 3)])
 def test_a_rank_that_hangs(script: Path, kind: str, rank: int) -> None:
     """On a mesh others wait for ranks that wait for it."""
-    report = run(script, kind, "hangs", str(rank), options=("--timeout", "4"), found=False)
+    report = run(script, kind, "hangs", str(rank), options=("--timeout", "15"), found=False)
     first = report["findings"][0]
     assert first["code"] in ("ND712", "ND804")
     assert (first["rank"], first["step"]) == (rank, 6)
@@ -364,7 +364,7 @@ def test_a_rank_that_hangs_in_its_first_step(script: Path) -> None:
     script.write_text(
         SCRIPT.replace("int(words[-1]) and step == 6", "int(words[-1]) and step == 0")
     )
-    report = run(script, "plain", "hangs", "1", options=("--timeout", "4"), found=False)
+    report = run(script, "plain", "hangs", "1", options=("--timeout", "15"), found=False)
     first = report["findings"][0]
     assert (first["code"], first["rank"]) == ("ND804", 1)
     assert first["title"].startswith("rank 1 stands still before the first step is over")
