@@ -82,14 +82,14 @@ def sound_snapshots(folder: Path) -> list[Path]:
     (folder / "script.py").write_text(_SCRIPT)
     made = []
     for number, target in enumerate(("train.py:build", "script.py")):
-        before = set(folder.glob("*.pt"))
+        before = set(folder.glob("nanodoc-out/*.pt"))
         subprocess.run(
             [sys.executable, "-m", "nanodoc", "run", target, "--quiet"],
             cwd=folder,
             capture_output=True,
             check=False,
         )
-        (written,) = set(folder.glob("*.pt")) - before
+        (written,) = set(folder.glob("nanodoc-out/*.pt")) - before
         made.append(written.rename(folder / f"sound{number}.pt"))
     return made
 

@@ -80,7 +80,7 @@ def told(rank: int, size: int) -> tuple[RankOutcome, Report]:
         severity="critical",
         confidence=0.9,
         title="batch[0] holds 1 NaN",
-        explanation="batch[0] comes in with 1 NaN.",
+        explanation="batch[0] contains 1 NaN.",
         culprit=Culprit(kind="data"),
         phase="data",
         step=_STEPS - 1,

@@ -105,8 +105,8 @@ def device_of(model: torch.nn.Module, name: str) -> torch.device:
         return pick_device(name)
     if len(devices) > 1 and name not in ("auto", placed.type, str(placed)):
         raise UsageError(
-            f"--device {name}: the recipe spreads its model over {', '.join(map(str, devices))}, "
-            "and moves what goes between them itself; leave --device out"
+            f"--device {name}: the recipe places its model on {', '.join(map(str, devices))} and "
+            "moves tensors between them itself; omit --device"
         )
     return placed
 
@@ -118,7 +118,7 @@ def _checked(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"--device {name!r} is no device of torch's; {_there(kind)}") from error
+        raise UsageError(f"--device {name!r} is not a torch device; {_there(kind)}") from error
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != kind:
@@ -126,18 +126,20 @@ def _checked(name: str) -> torch.device:
             f"--device {name}: this torch ({torch.__version__}) sees no such device; {_there(kind)}"
         )
     if device.index is not None and device.index >= torch.accelerator.device_count():
-        raise UsageError(f"--device {name}: there is no number {device.index}; {_there(kind)}")
+        raise UsageError(
+            f"--device {name}: there is no device with index {device.index}; {_there(kind)}"
+        )
     return device
 
 
 def _there(kind: str | None) -> str:
     if kind is None:
-        return "there is only cpu"
+        return "available: cpu"
     count = torch.accelerator.device_count()
     names = [f"{kind}:{index}" for index in range(min(count, 4))] + (
         ["…", f"{kind}:{count - 1}"] if count > 4 else []
     )
-    return f"there are cpu and {', '.join(names)}"
+    return f"available: cpu, {', '.join(names)}"
 
 
 # -- what it is called and has ---------------------------------------------------------------------
@@ -157,8 +159,9 @@ def device_name(device: torch.device) -> str | None:
 
 
 def synchronize(device: torch.device) -> None:
-    """Waits until the device is through with what was queued; nothing to wait for on the CPU."""
-    if device.type != "cpu":
+    """Waits until the device is through with what was queued; nothing to wait for on the CPU, nor
+    on the meta device, which torch's builds with an accelerator refuse."""
+    if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,16 +11,12 @@ from typing import Any
 
 import yaml
 
+from nanodoc.artifacts import ARTIFACTS
+from nanodoc.bounded_yaml import safe_yaml
 from nanodoc.errors import UsageError
 from nanodoc.options import BadValue, option, options_of
 from nanodoc.rules.catalogue import check_thresholds
 
-_LARGEST = 1 << 20  # characters
-_MOST_VALUES = 10_000
-_DEEPEST = 50
-_ENDS = 400  # bytes
-_REPORTS = (b"nanodoc ", b"nanodoc: ", b"::", b"digraph nanodoc ")
-"""How a report begins; a concise one has its verdict at the end, JSON its version near the head."""
 _SHOWN = 100  # characters of a value in a message
 FORMATS = (
     *("full", "concise", "json", "github", "html"),
@@ -33,7 +28,11 @@ _RUN = ("run",)
 _GRAPH = ("run", "check-grad-graph")
 _REPLAY = ("run", "replay")
 _ALL = ("run", "replay", "check-grad-graph")
-_SELDOM = "as often as costs under 1 % of the time"
+_SELDOM = "as often as possible within 1 % of the run time"
+_WHAT, _WATCH, _TRY = "What to run", "What to watch", "What to try"
+_OUTPUT, _ACCEPT = "Output", "What to accept"
+PANELS = (_WHAT, _WATCH, _TRY, _OUTPUT, _ACCEPT)
+"""The headings of --help, in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,39 +41,54 @@ class Config:
 
     steps: int | None = option(
         None,
-        "Training steps",
+        "Number of training steps; a script is ended after them",
         _GRAPH,
         least=1,
-        shown_default="the recipe's max_steps, else 100",
+        shown_default="recipes: max_steps or 100; scripts: until they end",
+        panel=_WHAT,
     )
     device: str = option(
         "auto",
-        "Device to train on: auto, cpu, cuda, cuda:1, mps, xpu, …",
+        "Device to train on, recipes only: auto, cpu, cuda, cuda:1, mps, xpu, …",
         _ALL,
         shown_default="auto, the accelerator that torch sees",
+        panel=_WHAT,
+        metavar="DEVICE",
     )
     seed: int | None = option(
         None,
-        "Seed Python, NumPy and torch before the recipe is built",
+        "Seed Python, NumPy and torch before the recipe is built, recipes only",
         _GRAPH,
         most=2**64 - 1,
+        panel=_WHAT,
     )
     amp: str | None = option(
-        None, "Autocast's dtype", _ALL, choices=AMP, shown_default="as the recipe says"
+        None,
+        "Autocast's dtype, recipes only",
+        _ALL,
+        choices=AMP,
+        shown_default="as the recipe says",
+        panel=_WHAT,
+        metavar="DTYPE",
     )
     output_format: str = option(
         "full",
         "Form of the report",
         (*_REPLAY, "demo", "view"),
         choices=FORMATS,
+        shown_default="by the suffix of --output, else full",
+        panel=_OUTPUT,
+        metavar="FORMAT",
     )
     output: str | None = option(
         None,
-        "Write the report to this file instead of stdout; FORMAT=FILE writes a further one, as "
-        "often as it is given",
+        "Write the report to this file instead of the terminal: report.html, .json, .sarif, .md or "
+        ".xml (JUnit). FORMAT=FILE adds another report; may be repeated",
         (*_ALL, "demo", "view"),
         path=True,
         repeated=True,
+        panel=_OUTPUT,
+        metavar="[FORMAT=]FILE",
     )
     also: Mapping[str, str] = option(
         dict, "Further reports: their files, by format", (), choices=FORMATS
@@ -82,20 +96,27 @@ class Config:
     snapshot_dir: str | None = option(
         None,
         "Folder for snapshots, traces and history.jsonl",
-        ("run", "demo"),
+        (*_REPLAY, "demo"),
         path=True,
-        shown_default="beside --output, else the working folder",
+        shown_default=ARTIFACTS,
+        panel=_OUTPUT,
+        metavar="FOLDER",
     )
     fail_on: str = option(
         "critical",
-        "Severity from which on the exit code is 1",
+        "Lowest severity that makes the exit code 1",
         _ALL,
         choices=("critical", "warning", "never"),
+        panel=_ACCEPT,
+        metavar="SEVERITY",
     )
     select: tuple[str, ...] = option(
-        (), "Only these rules: codes, prefixes or names, separated by commas", _ALL
+        (),
+        "Only these rules: codes, prefixes or names, separated by commas",
+        _ALL,
+        panel=_WATCH,
     )
-    ignore: tuple[str, ...] = option((), "Not these rules", _ALL)
+    ignore: tuple[str, ...] = option((), "Not these rules", _ALL, panel=_ACCEPT)
     allow: tuple[Mapping[str, str], ...] = option(
         (),
         "Findings that are accepted: rules, or mappings such as {rule: ND603, file: model.py, "
@@ -104,59 +125,93 @@ class Config:
     )
     baseline: str | None = option(
         None,
-        "File of findings that are accepted, written by --write-baseline; off for none",
+        "File of accepted findings, written by --write-baseline; off for none",
         _GRAPH,
         path=True,
-        shown_default="nanodoc-baseline.json, where the working folder has one",
+        shown_default="nanodoc-baseline.json in the working folder, if there is one",
+        panel=_ACCEPT,
+        metavar="FILE",
     )
     write_baseline: str | None = option(
-        None, "Accept what this run finds: write it to this file as the baseline", _GRAPH, path=True
+        None,
+        "Accept what this run finds: write it to this file as the baseline",
+        _GRAPH,
+        path=True,
+        panel=_ACCEPT,
+        metavar="FILE",
     )
     trace_steps: tuple[int, ...] = option(
         (),
-        "Write the ops of these steps, such as 3,7, counted from 0, to trace-step<N>.jsonl; with "
+        "Write the ops of these steps, such as 3,7 (counted from 0), to trace-step<N>.jsonl; with "
         "--frames, print their frames instead",
         _RUN,
+        panel=_WATCH,
     )
     frames: bool = option(
         False,
         "Print the range of every module's weights, inputs and outputs: of the --trace-steps, else "
         "of the step that fails or the last",
         _RUN,
+        panel=_WATCH,
     )
     max_frames: int = option(
         100,
-        "Most frames printed of one step, those before the first non-finite output",
+        "Print at most this many frames of one step, those before the first non-finite output",
         _RUN,
         least=1,
+        panel=_WATCH,
     )
-    module: str | None = option(None, "Frames only of this module and those below it", _RUN)
-    abort_after_step: int | None = option(None, "End the run after this step", _RUN)
+    module: str | None = option(
+        None,
+        "Frames only of this module and those below it",
+        _RUN,
+        panel=_WATCH,
+        metavar="PREFIX",
+    )
+    abort_after_step: int | None = option(None, "End the run after this step", _RUN, panel=_WHAT)
     checkpoints: bool = option(
         True,
         "Keep copies of earlier weights in host memory, for experiments on how a run came to fail",
         _RUN,
         flag="--checkpoints/--no-checkpoints",
+        panel=_TRY,
     )
     checkpoint_every: int | None = option(
-        None, "Steps between two copies of the weights", _RUN, least=1, shown_default=_SELDOM
+        None,
+        "Steps between two copies of the weights",
+        _RUN,
+        least=1,
+        shown_default=_SELDOM,
+        panel=_TRY,
     )
     budget: float = option(
-        60.0, "Time for experiments and for trying fixes, such as 60s or 2m", _REPLAY
+        60.0, "Time for experiments and for trying fixes, such as 60s or 2m", _REPLAY, panel=_TRY
     )
     fix: bool = option(
-        False, "Write verified one-line fixes to nanodoc.patch, for `git apply`", _REPLAY
+        False,
+        "Write verified one-line fixes to nanodoc.patch, for `git apply`",
+        _REPLAY,
+        panel=_TRY,
     )
     stats: bool = option(
         False,
         "Print a table of every parameter (gradient, update ratio) and every layer's output",
         _RUN,
+        panel=_OUTPUT,
     )
     log_every: int | None = option(
-        None, "Look at every so many steps more closely", _RUN, least=1, shown_default=_SELDOM
+        None,
+        "Steps between two detailed measurements",
+        _RUN,
+        least=1,
+        shown_default=_SELDOM,
+        panel=_WATCH,
     )
     overfit_batch: bool = option(
-        False, "Train on the first batch alone, and on the same with its inputs zeroed", _RUN
+        False,
+        "Train on the first batch alone, then with its inputs zeroed; recipes only",
+        _RUN,
+        panel=_TRY,
     )
     preflight: bool | None = option(
         None,
@@ -165,59 +220,76 @@ class Config:
         _RUN,
         flag="--preflight/--no-preflight",
         shown_default="only indices and labels of the first step, as it runs",
+        panel=_TRY,
     )
     tensorboard: str | None = option(
-        None, "Folder for TensorBoard's event files (extra: tensorboard)", _RUN, path=True
+        None,
+        "Folder for TensorBoard's event files (extra: tensorboard)",
+        _RUN,
+        path=True,
+        panel=_OUTPUT,
+        metavar="FOLDER",
     )
     wandb: str | None = option(
         None,
         "Log history and findings to this project of Weights & Biases, offline unless WANDB_MODE "
         "says otherwise (extra: wandb)",
         _RUN,
+        panel=_OUTPUT,
+        metavar="PROJECT",
     )
     mlflow: str | None = option(
         None,
-        "Log history and findings to this experiment of MLflow, where MLFLOW_TRACKING_URI says "
-        "(extra: mlflow)",
+        "Log history and findings to this MLflow experiment, at MLFLOW_TRACKING_URI (extra: "
+        "mlflow)",
         _RUN,
+        panel=_OUTPUT,
+        metavar="EXPERIMENT",
     )
-    live: bool = option(False, "Show the vital signs on the terminal while the run goes on", _RUN)
+    live: bool = option(
+        False, "Show the vital signs in the terminal during the run", _RUN, panel=_OUTPUT
+    )
     leak_check: bool = option(
         True,
         "Try at the end whether samples of a batch influence each other (ND513)",
         _RUN,
         flag="--leak-check/--no-leak-check",
+        panel=_TRY,
     )
-    quiet: bool = option(False, "No progress on stderr", _REPLAY)
-    brief: bool = option(False, "One line a finding, no progress", _REPLAY, short="-q")
+    quiet: bool = option(False, "No progress on stderr", _REPLAY, short="-q", panel=_OUTPUT)
+    brief: bool = option(False, "One line per finding, no progress", _REPLAY, panel=_OUTPUT)
     verbose: int = option(
         0,
-        "More of each finding: -v the evidence, every experiment and fix, -vv frames and the whole "
-        "spread",
+        "More about each finding: -v the evidence, every experiment and fix; -vv also frames and "
+        "everything that followed",
         (*_REPLAY, "check-grad-graph", "demo", "view"),
         most=9,
         short="-v",
         counted=True,
+        panel=_OUTPUT,
     )
     in_process: bool = option(
         False,
-        "Run the training in nanodoc's own process, for debuggers; then no report outlives a crash",
+        "Run the training in nanodoc's own process, for debuggers; a crash then leaves no report",
         _ALL,
+        panel=_WHAT,
     )
     timeout: float | None = option(
         None,
-        "Time without a sign of life (no step finished, no phase begun), such as 90s or 5m, after "
-        "which the training counts as hung",
+        "The training counts as hung if no step ends and no new part of the run begins for this "
+        "long, such as 90s or 5m",
         _ALL,
         above_zero=True,
         shown_default="no limit",
+        panel=_WHAT,
     )
     thresholds: Mapping[str, float] = option(
         dict,
-        "NAME=VALUE of a number that a rule compares with, such as dead-units.share=0.7; may be "
-        "given again; `nanodoc explain CODE` lists them",
+        "Change a number that a rule compares with, such as dead-units.share=0.7; may be repeated; "
+        "`nanodoc explain CODE` lists them",
         _ALL,
         flag="--threshold",
+        panel=_WATCH,
     )
     recipe: Mapping[str, Any] = option(
         dict, "Given to build(config), when it takes an argument", ()
@@ -233,9 +305,7 @@ OPTIONS = options_of(Config)
 
 def artifact_folder(config: Config) -> Path:
     """Where snapshots, traces and the history go."""
-    if config.snapshot_dir is not None:
-        return Path(config.snapshot_dir)
-    return Path(config.output).parent if config.output is not None else Path(".")
+    return Path(ARTIFACTS if config.snapshot_dir is None else config.snapshot_dir)
 
 
 def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None = None) -> Config:
@@ -248,38 +318,6 @@ def load_config(file: Path | None, flags: Mapping[str, Any], folder: Path | None
     if file is not None:
         config = _merge(config, _read_yaml(file), str(file))
     return _merge(config, flags, "the command line")
-
-
-_MARKS = (
-    *(b'<meta name="generator" content="nanodoc">', b'<testsuites name="nanodoc"'),
-    *(b'"name": "nanodoc"', b"<!-- nanodoc report -->", b'"check_name": "nanodoc '),
-)
-
-
-def check_output(config: Config) -> None:
-    """Raises `UsageError` where the report would take the place of a file that is no report."""
-    for file in (config.output, *config.also.values()):
-        if file is not None:
-            _check_replaced(Path(file))
-
-
-def _check_replaced(path: Path) -> None:
-    try:
-        if not path.is_file() or not path.stat().st_size:
-            return
-        with path.open("rb") as file:
-            head = file.read(_ENDS)
-            file.seek(-min(_ENDS, path.stat().st_size), os.SEEK_END)
-            tail = file.read(_ENDS)
-    except OSError:  # what is wrong with it is told when the report is written
-        return
-    verdict = head.startswith(b"verdict: ") or b"\nverdict: " in tail
-    verdict = verdict or head == b"[]\n" or any(mark in head for mark in _MARKS)
-    if not verdict and not head.startswith(_REPORTS) and b'"nanodoc":' not in head:
-        raise UsageError(
-            f"--output {path}: this file is there and is no report of nanodoc's; it stays as it "
-            "is, choose another name"
-        )
 
 
 def _read_pyproject(path: Path) -> Mapping[str, Any]:
@@ -297,7 +335,7 @@ def _read_pyproject(path: Path) -> Mapping[str, Any]:
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
     try:
-        content = _safe_yaml(path.read_text(encoding="utf-8"))
+        content = safe_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UsageError(f"no such config file: {path}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -320,36 +358,6 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
             f"{type(content).__name__}"
         )
     return content
-
-
-def _safe_yaml(text: str) -> Any:
-    """As yaml.safe_load, of files in which few aliases do not stand for very many values. Raises
-    `ValueError` besides what that raises."""
-    if len(text) > _LARGEST:
-        raise ValueError(f"it has more than {_LARGEST} characters")
-    sizes: dict[int, int] = {}
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is not None and _size(root, sizes, 0) > _MOST_VALUES:
-        raise ValueError(f"it holds more than {_MOST_VALUES} values, those behind aliases counted")
-    return yaml.safe_load(text)
-
-
-def _size(node: yaml.Node, sizes: dict[int, int], depth: int) -> int:
-    """How many values a node stands for. Raises `ValueError` where it holds itself, or deeply."""
-    if depth > _DEEPEST:
-        raise ValueError(f"it is nested more than {_DEEPEST} deep")
-    if id(node) in sizes:
-        if not sizes[id(node)]:
-            raise ValueError("a value holds itself")
-        return sizes[id(node)]
-    sizes[id(node)] = 0
-    size = 1
-    if isinstance(node, yaml.SequenceNode):
-        size += sum(_size(inner, sizes, depth + 1) for inner in node.value)
-    elif isinstance(node, yaml.MappingNode):
-        size += sum(_size(part, sizes, depth + 1) for pair in node.value for part in pair)
-    sizes[id(node)] = size
-    return size
 
 
 def _merge(config: Config, values: Mapping[str, Any], source: str) -> Config:

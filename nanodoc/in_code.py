@@ -32,7 +32,7 @@ from nanodoc.script.marking import marked
 
 
 def examine(recipe: Any, steps: int | None = None, **options: Any) -> Report:
-    """Runs a recipe under watch, in this process, and returns the report. `recipe` is what a
+    """Runs a recipe in this process, watches it, and returns the report. `recipe` is what a
     `build()` may return: a `Recipe`, a dict, a dataclass or a tuple. `options` are those of
     `nanodoc run`, with underscores (`budget="20s"`, `snapshot_dir=...`). Raises `UsageError`."""
     config = _config(options if steps is None else {**options, "steps": steps})
@@ -46,16 +46,16 @@ def watch(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
     **options: Any,
 ) -> Watched:
-    """Examines a training loop of one's own::
+    """Watches your training loop::
 
         with nanodoc.watch(model, optimizer) as watch:
             for x, y in watch.steps(loader):
                 ...
         watch.report()
 
-    `model` is found by its optimizer and need not be given; `optimizer` is needed where it was made
-    before. A step that is sick ends the `with` block, and the report tells why. `options` as for
-    `examine`. Raises `UsageError`."""
+    `model` is optional: it is found through its optimizer. Pass `optimizer` if it was created
+    before the `with` block. A sick step ends the `with` block, and the report says why. `options`
+    as for `examine`. Raises `UsageError`."""
     del model  # its parameters are the optimizer's
     if optimizer is None:
         optimizers: list[torch.optim.Optimizer] = []
@@ -66,29 +66,31 @@ def watch(
 
 
 def merged(reports: Iterable[Report]) -> Report:
-    """One report of the ranks of a training, each of which has watched its own loop: which rank
-    failed first, and what only shows across them::
+    """Merges the reports of all ranks, each from `nanodoc.watch` in its own process: which rank
+    failed first, and what only shows across ranks::
 
         gathered = [None] * dist.get_world_size()
         dist.all_gather_object(gathered, watch.report())
         print(nanodoc.merged(gathered).verdict)
 
-    Raises `UsageError` where one of them is no report of one of several ranks, or of a rank that
-    another is of, too."""
+    Raises `UsageError` if a report is not from one of several ranks, or if two are from the same
+    rank."""
     pairs = []
     for report in reports:
         facts = getattr(report, "of_rank", None)
         if facts is None:
-            raise UsageError("merged() takes reports of ranks, each of watch in its own process")
+            raise UsageError(
+                "merged() takes reports of ranks, each from nanodoc.watch in its own process"
+            )
         pairs.append((outcome_of_rank(facts, report), report))
     ranks = [outcome.rank for outcome, _ in pairs]
     if not ranks or len(set(ranks)) < len(ranks):
-        raise UsageError(f"merged() takes one report of each rank, and was given those of {ranks}")
+        raise UsageError(f"merged() takes one report per rank, but got reports of ranks {ranks}")
     return merged_report(sorted(pairs, key=lambda pair: pair[0].rank), _config({}))
 
 
 class Watched:
-    """A watched training. A context manager; `steps` goes around the loop's data."""
+    """A watched training. A context manager; `steps` wraps the loop's data."""
 
     def __init__(self, optimizers: list[torch.optim.Optimizer], config: Config) -> None:
         self._after = prepared(config)
@@ -103,7 +105,7 @@ class Watched:
 
     def __enter__(self) -> Watched:
         if self._around is not None:
-            raise UsageError("this watch has been used; make another with nanodoc.watch(...)")
+            raise UsageError("this watch has been used; create a new one with nanodoc.watch(...)")
         self._around = self._run.watching(lambda error: False)
         self._around.__enter__()
         for optimizer in self._optimizers:
@@ -123,13 +125,13 @@ class Watched:
         return bool(self._around.__exit__(kind, error, trace))
 
     def steps(self, data: Iterable[Any]) -> Steps:
-        """The batches of `data`, each the start of a step. To be used in a `for` statement."""
+        """The batches of `data`, each of which starts a step. Use it in a `for` statement."""
         return Steps(self._run, self._loops, data)
 
     def report(self) -> Report:
-        """What was found. Raises `UsageError` while the `with` block is open."""
+        """The findings. Raises `UsageError` while the `with` block is open."""
         if not self._over:
-            raise UsageError("report() is there when the `with` block is over")
+            raise UsageError("report() is available after the `with` block")
         if self._report is None:
             self._report = self._after.report(self._run.report())
         return self._report
@@ -188,8 +190,8 @@ class Steps:
         self._counted = _calls(iterable, "enumerate") and len(iterable.args) == 1
         if not _calls(iterable.args[0] if self._counted else iterable, "steps"):
             warnings.warn(
-                "nanodoc: steps() must be what the `for` statement goes over, as in `for x, y in "
-                "watch.steps(loader)`, or enumerate() of it; this loop is not watched",
+                "nanodoc: the `for` statement must iterate over steps() or enumerate(steps()), as "
+                "in `for x, y in watch.steps(loader)`; this loop is not watched",
                 stacklevel=3,
             )
             return None

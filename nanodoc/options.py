@@ -47,6 +47,10 @@ class Option:
     """The text is a path."""
     repeated: bool = False
     """The flag may be given several times."""
+    panel: str = ""
+    """The heading that it stands under in --help."""
+    metavar: str = ""
+    """Its value, as the help writes it."""
     name: str = ""
     kind: Any = None
     nullable: bool = False
@@ -80,6 +84,8 @@ def option(  # noqa: PLR0913 - what an option is, in one place
     counted: bool = False,
     path: bool = False,
     repeated: bool = False,
+    panel: str = "",
+    metavar: str = "",
 ) -> Any:
     """A dataclass field that is an option; `default` may be a type to be called for one."""
     told = Option(
@@ -95,6 +101,8 @@ def option(  # noqa: PLR0913 - what an option is, in one place
         counted=counted,
         path=path,
         repeated=repeated,
+        panel=panel,
+        metavar=metavar,
     )
     if isinstance(default, type):
         return field(default_factory=default, metadata={"option": told})
@@ -243,16 +251,18 @@ class Kind:
     words: str
     flag: Any
     read: Callable[[Option, Any], Any]
+    metavar: str = ""
+    """What the help calls such a value."""
 
 
 KINDS: Mapping[Any, Kind] = {
-    int: Kind("whole number", int, _whole),
+    int: Kind("whole number", int, _whole, "N"),
     bool: Kind("true or false", bool, _truth),
-    str: Kind("text", str, _text),
-    float: Kind("time, such as 60s or 2m", str, _seconds),
-    tuple[str, ...]: Kind("list of rules", str, _rules),
-    tuple[int, ...]: Kind("list of steps", str, _steps),
-    Mapping[str, float]: Kind("mapping of names to numbers", list[str], _numbers),
+    str: Kind("text", str, _text, "TEXT"),
+    float: Kind("time, such as 60s or 2m", str, _seconds, "TIME"),
+    tuple[str, ...]: Kind("list of rules", str, _rules, "RULES"),
+    tuple[int, ...]: Kind("list of steps", str, _steps, "STEPS"),
+    Mapping[str, float]: Kind("mapping of names to numbers", list[str], _numbers, "NAME=VALUE"),
     Mapping[str, str]: Kind("mapping of formats to files", list[str], _files),
     Mapping[str, Any]: Kind("mapping", None, _mapping),
     tuple[Mapping[str, str], ...]: Kind("list of rules", None, _allowed),

@@ -14,16 +14,17 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def assert_healthy(tmp_path: Path) -> Callable[..., Report]:
-    """`assert_healthy(recipe, steps=20)`: trains a few steps of what a `build()` returns, and fails
-    with the report where there is a critical finding or a warning. Files go to the test's temporary
-    folder. Further keywords are options of `nanodoc run`; returns the report."""
+    """`assert_healthy(recipe, steps=20)` trains what a `build()` returns for a few steps, and fails
+    with the report if there is a critical finding or a warning. Files go to the test's temporary
+    folder. Other keyword arguments are options of `nanodoc run`. Returns the report."""
 
     def examined(recipe: Any, steps: int = 20, **options: Any) -> Report:
         from nanodoc.in_code import examine
+        from nanodoc.report.report import NOTHING
         from nanodoc.report.terminal import render
 
         report = examine(recipe, steps, **{"snapshot_dir": str(tmp_path), **options})
-        if report.verdict != "healthy":
+        if report.verdict != NOTHING:
             pytest.fail(render(report), pytrace=False)
         return report
 

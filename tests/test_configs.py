@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 import yaml
 
@@ -55,8 +56,8 @@ def _flags(command: str) -> set[str]:
 def test_an_option_is_a_flag_a_key_and_a_row(option: Option) -> None:
     assert option.commands or option.name in ("recipe", "also", "allow"), "mappings are no flags"
     for command in ("run", "replay", "check-grad-graph", "demo"):
-        if option.key == "module" and command == "check-grad-graph":
-            continue  # its own: the parameters below a module, not frames
+        if option.key in ("module", "output-format") and command == "check-grad-graph":
+            continue  # its own: the parameters below a module, not frames; tree, json and dot
         assert (option.flag in _flags(command)) == (command in option.commands), command
     assert f"\n{option.key}: " in reference()
     (row,) = (line for line in table().splitlines() if f"| `{option.key}` |" in line)
@@ -71,6 +72,8 @@ def test_flags_that_are_not_given_change_nothing(
 ) -> None:
     """Of every option another value than its default, from pyproject.toml, reaches the command."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("def build(): ...\n")
+    torch.save({}, tmp_path / "x.pt")
     (tmp_path / "pyproject.toml").write_text(
         "[tool.nanodoc]\n"
         "steps = 7\ndevice = 'cpu'\nseed = 3\namp = 'bfloat16'\noutput-format = 'json'\n"
@@ -94,7 +97,8 @@ def test_flags_that_are_not_given_change_nothing(
 
     module = sys.modules[f"nanodoc.cli.{command.replace('-', '_')}"]
     monkeypatch.setattr(module, "examined", examined)
-    app([command, "hot-optimizer" if command == "demo" else "x"], standalone_mode=False)
+    target = {"demo": "hot-optimizer", "replay": "x.pt"}.get(command, "x:build")
+    app([command, target], standalone_mode=False)
     (config,) = told
     for option in OPTIONS.values():
         value = getattr(config, option.name)

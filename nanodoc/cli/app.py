@@ -15,6 +15,7 @@ from nanodoc.cli.check_grad_graph import check_grad_graph
 from nanodoc.cli.demo import demo
 from nanodoc.cli.env import env
 from nanodoc.cli.explain import explain
+from nanodoc.cli.help import WIDEST, Command, Commands
 from nanodoc.cli.init import init
 from nanodoc.cli.net import net
 from nanodoc.cli.replay import replay
@@ -26,12 +27,15 @@ from nanodoc.text import clean
 
 app = typer.Typer(
     name="nanodoc",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": WIDEST},
 )
 app.command(cls=RunCommand)(run)
 for command in (check_grad_graph, replay, view, explain, init, rules, demo, env, net):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 
 def _version(value: bool) -> None:
@@ -49,14 +53,12 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """A doctor for PyTorch training runs: names the line, op and layer that made a run sick, and
-    why.
+    """A doctor for PyTorch training runs: names the line, op and layer to blame, and why.
 
-    Begin with the script as it is; everything behind -- is the script's own:
-
-    nanodoc run train.py -- --lr 3e-4
-
-    A trace of an error that is there already: nanodoc explain error.log
+    \b
+    nanodoc run train.py --lr 3e-4     watch a training script and diagnose it
+    nanodoc explain error.log          explain an error that you already have
+    nanodoc demo                       try it on small broken trainings
     """
 
 
@@ -64,7 +66,7 @@ def main() -> None:
     """Entry point of the `nanodoc` command; every error is one line on stderr and one of the public
     exit codes."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="nanodoc", standalone_mode=False)
     except NanodocError as error:
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -73,6 +75,9 @@ def main() -> None:
         # a usage error of the command-line library, which typer may bundle
         if hasattr(error, "format_message"):
             message = error.format_message().strip()
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(message)
+                sys.exit(2)
             if message:  # empty where the help was all there was to say
                 _end(message, 2)
             sys.exit(2)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
+from nanodoc.artifacts import make_folder
 from nanodoc.config import artifact_folder
 from nanodoc.errors import UsageError
 from nanodoc.progress import Progress
 from nanodoc.supervise.job import Job
+from nanodoc.text import clean
 
 if TYPE_CHECKING:
     from nanodoc.config import Config
+    from nanodoc.diagnosis.rule import Rule
     from nanodoc.report.report import Report
     from nanodoc.report.terminal import Look
 
@@ -132,31 +136,52 @@ def examined(job: Job, live: bool = False) -> Report:
     return report
 
 
+def _say_where(report: Report, config: Config) -> None:
+    """The verdict and the file of a report that is not on the terminal, on stderr."""
+    if config.output is None or config.quiet or config.brief:
+        return
+    first = report.findings[0] if report.findings else None
+    said = f"{report.verdict}: {first.code} {first.title}" if first is not None else report.verdict
+    typer.echo(clean(f"nanodoc: {said}; the report is in {config.output}"), err=True)
+
+
 def deliver(report: Report, config: Config, stdout: TextIO) -> None:
     """Renders the report to where it was asked for and exits with the public exit code."""
     write_all(partial(_rendered, report), config, stdout)
+    _say_where(report, config)
     raise typer.Exit(exit_code(report, config.fail_on))
 
 
 def _rendered(report: Report, form: str, look: Look) -> str:
     from nanodoc.report.formats import rendered
 
-    return rendered(report, form, look)
+    return rendered(report, form, look, rules=rules_for(form))
 
 
-def deliver_of_script(report: Report, config: Config, stream: TextIO) -> None:
+def rules_for(form: str) -> tuple[Rule, ...]:
+    """The catalogue, for a form of the report that holds its texts."""
+    if form != "sarif":
+        return ()
+    from nanodoc.rules.catalogue import RULES
+
+    return RULES
+
+
+def deliver_of_script(report: Report, config: Config, stream: TextIO, script: str | None) -> None:
     """As `deliver`, for a script: without a finding, the exit code is the script's own. Where it
     trained nothing that could be seen, that is all there is to say."""
     status = report.script_status or 0
     told = report.findings or report.accepted
     if not report.vitals.steps and not told and not report.interrupted:
         if not status:
+            how = f": nanodoc init {shlex.quote(script)}" if script is not None else ""
             raise UsageError(
-                "no loop of the script made an optimizer step, as far as could be seen: nothing "
-                "was examined"
+                "no optimizer step was seen, so nothing was checked; if a library runs your loop, "
+                f"use a recipe{how}"
             )
         raise typer.Exit(status)
     write_all(partial(_rendered, report), config, stream)
+    _say_where(report, config)
     raise typer.Exit(exit_code(report, config.fail_on) or status)
 
 
@@ -242,7 +267,7 @@ def write_all(shown: Callable[[str, Look], str], config: Config, stdout: TextIO)
 
 def write_file(text: str, path: Path) -> None:
     """Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 

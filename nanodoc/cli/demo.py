@@ -24,7 +24,7 @@ def demo(
     ] = False,
     **flags: Any,
 ) -> None:
-    """List the clinic's patients, or run one under watch."""
+    """List small trainings with known bugs, or run one."""
     if name is None:
         wide = max(len(patient.name) for patient in PATIENTS)
         for patient in PATIENTS:

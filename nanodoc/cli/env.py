@@ -22,7 +22,10 @@ def env(
         Path | None, typer.Option("--output", help="Write it to this file instead of stdout.")
     ] = None,
 ) -> None:
-    """Print the environment for a bug report (nothing secret) and check that torch works in it."""
+    """Print the environment for a bug report.
+
+    Also checks that torch works in it. Prints nothing secret.
+    """
     if output_format not in _FORMATS:
         raise UsageError(f"--output-format {output_format!r} is not one of {', '.join(_FORMATS)}")
     with payload_on_stdout() as stdout:

@@ -61,11 +61,12 @@ def explain(
         bool, typer.Option("-h", hidden=True, is_eager=True, callback=_show_help)
     ] = False,
 ) -> None:
-    """Explain a rule, or an error message: what it means, its likeliest causes, the fix.
+    """Explain a rule, an error message, or a log.
 
-    The exit code is 0 for an error that is in the knowledge base and for one that is not; "known"
-    of the JSON output tells them apart. It is 2 where there is nothing to explain: no such rule or
-    file, no text.
+    Says what it means, its likeliest causes, and the fix.
+
+    The exit code is 0 whether or not an error is in the knowledge base ("known" in the JSON output
+    tells), and 2 if there is nothing to explain: no such rule or file, or no text.
     """
     if output_format not in ("full", "json"):
         raise UsageError(f"--output-format {output_format!r} is not full or json")
@@ -165,6 +166,8 @@ def _text(word: str) -> tuple[str, str]:
     if word == "-":
         return _read(sys.stdin.buffer, "the input")
     path = _file(word)
+    if path is not None and path.suffix == ".py":
+        raise UsageError(f"{word} is a script, not an error; to examine it: nanodoc run {word}")
     if path is not None:
         try:
             with path.open("rb") as file:
@@ -211,7 +214,7 @@ def _read(stream: BinaryIO, name: str) -> tuple[str, str]:
     # PowerShell's > writes UTF-16
     utf16 = kept.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if not utf16 and len(_NO_TEXT.findall(kept[:65536])) > 0.05 * len(kept[:65536]):
-        raise UsageError(f"{name} is no text; give the error message, a log or a traceback")
+        raise UsageError(f"{name} is not text; give the error message, a log or a traceback")
     return kept.decode("utf-16" if utf16 else "utf-8", errors="replace").removeprefix(
         "\ufeff"
     ), note

@@ -55,7 +55,7 @@ Drills = Annotated[
     typer.Option(
         "--drill",
         metavar="RANK:KIND[@CHECK]",
-        help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be given again.",
+        help="Let a rank fail on purpose: die, hang, slow, wrong or version; may be repeated.",
     ),
 ]
 Verbose = Annotated[
@@ -79,8 +79,10 @@ def net(
     output_format: Format = "full",
     output: Output = None,
 ) -> None:
-    """Check that all ranks reach each other: rendezvous, every collective, bandwidth. Run it with
-    torchrun."""
+    """Check that all ranks reach each other.
+
+    Tries the rendezvous, every collective, and the bandwidth. Start it with torchrun.
+    """
     from nanodoc.net.drill import read_drill
     from nanodoc.net.launch import read_launch
 

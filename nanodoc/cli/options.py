@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from nanodoc.config import FORMATS, OPTIONS, Config, check_output, load_config
+from nanodoc.cli.outputs import check_output, form_of, listed, outputs_of
+from nanodoc.config import OPTIONS, PANELS, Config, load_config
 from nanodoc.errors import UsageError
 from nanodoc.options import KINDS, Option
 from nanodoc.rules.catalogue import check_codes, selected
@@ -19,12 +21,18 @@ from nanodoc.rules.catalogue import check_codes, selected
 Command = TypeVar("Command", bound=Callable[..., None])
 
 Entrypoint = Annotated[
-    str, typer.Argument(metavar="FILE.py:NAME", help="The function that returns what to train.")
+    str,
+    typer.Argument(
+        metavar="FILE.py:NAME", help="A recipe: the function that returns what to train."
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="YAML file with any of these options, and `recipe:` for build(config)."
+        "--config",
+        metavar="FILE",
+        help="YAML file with any of these options, and `recipe:` for build(config).",
+        rich_help_panel=PANELS[0],
     ),
 ]
 
@@ -51,6 +59,7 @@ def configured(name: str) -> Callable[[Command], Command]:
             for option in OPTIONS.values()
             if name in option.commands and option.name not in taken
         ]
+        flags.sort(key=lambda flag: PANELS.index(OPTIONS[flag.name].panel))
         # what typer reads; the function itself stays as it is
         command.__dict__["__signature__"] = inspect.Signature([*own, *flags])
         return command
@@ -60,14 +69,16 @@ def configured(name: str) -> Callable[[Command], Command]:
 
 def _annotation(option: Option) -> Any:
     names = [option.flag, option.short] if option.short else [option.flag]
+    shown: dict[str, Any] = {"help": help_of(option), "show_default": False}
+    shown["rich_help_panel"] = option.panel
     if option.counted:
-        return Annotated[
-            int, typer.Option(*names, help=help_of(option), show_default=False, count=True)
-        ]
+        return Annotated[int, typer.Option(*names, count=True, **shown)]
+    if option.kind is not bool:
+        shown["metavar"] = option.metavar or KINDS[option.kind].metavar
     taken: Any = Path if option.path else KINDS[option.kind].flag
     if option.repeated:
         taken = list[str]
-    return Annotated[taken | None, typer.Option(*names, help=help_of(option), show_default=False)]
+    return Annotated[taken | None, typer.Option(*names, **shown)]
 
 
 def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
@@ -76,12 +87,14 @@ def settings_of(flags: Mapping[str, Any], file: Path | None = None) -> Config:
     given = given_of(flags)
     if "output" in given:
         told = given.pop("output")
-        given |= _outputs(told)
+        given |= outputs_of(told)
     settings = load_config(file, given)
+    if "output_format" not in given and ("output" in given or settings.output_format == "full"):
+        settings = replace(settings, output_format=form_of(settings))
     check_codes(settings.select + settings.ignore)
     check_codes(tuple(row["rule"] for row in settings.allow))
     if not selected(settings.select, settings.ignore):
-        raise UsageError("--select and --ignore leave no rule: nothing could be found")
+        raise UsageError("--select and --ignore leave no rule, so nothing could be found")
     check_output(settings)
     return settings
 
@@ -95,23 +108,6 @@ def given_of(flags: Mapping[str, Any]) -> dict[str, Any]:
         and value != []
         and not (name in OPTIONS and OPTIONS[name].counted and value == 0)
     }
-
-
-def _outputs(told: Any) -> dict[str, Any]:
-    """`output`, the one without a format, and `also`, the others. Raises `UsageError`."""
-    files = [str(one) for one in (told if isinstance(told, list) else [told])]
-    plain = [file for file in files if file.partition("=")[0] not in FORMATS or "=" not in file]
-    pairs = [file.split("=", 1) for file in files if file not in plain]
-    also: dict[str, str] = dict(pairs)
-    if len(also) < len(pairs):
-        raise UsageError("--output gives two files for one format; a run writes one of each")
-    if len(plain) > 1:
-        raise UsageError(
-            f"--output {plain[1]}: a second report needs its format, such as html={plain[1]}"
-        )
-    if not all(also.values()):
-        raise UsageError("--output FORMAT=FILE needs a file behind the =")
-    return ({"output": plain[0]} if plain else {}) | ({"also": also} if also else {})
 
 
 def help_of(option: Option) -> str:
@@ -128,11 +124,9 @@ def default_of(option: Option) -> str:
 
 
 def _what(option: Option) -> str:
-    return f"{option.help}: {_either(option.choices)}" if option.choices else option.help
-
-
-def _either(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
+    if not option.choices:
+        return option.help
+    return f"{option.help}: {listed(option.choices, 'or')}"
 
 
 def _as_yaml(option: Option) -> str:
@@ -182,6 +176,6 @@ def _flags(option: Option) -> str:
 
 def _type(option: Option) -> str:
     if option.choices:
-        return _either(option.choices)
+        return listed(option.choices, "or")
     words = "path" if option.path else KINDS[option.kind].words
     return f"{words} ≥ {option.least}" if option.kind is int else words

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +46,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=NUMBER",
-        help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; can be given again.",
+        help="optimizer.lr=1e-4, clip_grad_norm=1 or model.MODULE.ATTRIBUTE=…; may be repeated.",
     ),
 ]
 Samples = Annotated[
@@ -102,7 +104,8 @@ def replay(
     output: Output = None,
     **flags: Any,
 ) -> None:
-    """Re-run the step a snapshot holds, changed as you like, and print its diagnosis."""
+    """Re-run a snapshot's step, changed as you like."""
+    _check(snapshot)
     if no_amp:
         if flags["amp"] not in (None, "off"):
             raise UsageError(f"--no-amp and --amp {flags['amp']} contradict each other")
@@ -151,7 +154,7 @@ def _together(snapshot: Path, nproc: int | None) -> bool:
 
     if not snapshot.is_dir():
         if nproc is not None:
-            raise UsageError("--nproc: it is for the folder of a sharded step; leave it out")
+            raise UsageError("--nproc is only for the folder of a sharded step; leave it out")
         return False
     launch = read_launch(os.environ) if "RANK" in os.environ else None
     if nproc is None and (launch is None or launch.world_size == 1):
@@ -170,6 +173,23 @@ def _together(snapshot: Path, nproc: int | None) -> bool:
     return wanted > 1
 
 
+def _check(snapshot: Path) -> None:
+    """Raises `UsageError` for what cannot be a snapshot, before torch is imported to read it."""
+    try:
+        there = snapshot.exists()
+    except OSError as error:
+        raise UsageError(f"cannot read {snapshot}: {error.strerror or error}") from error
+    if not there:
+        folder = snapshot.parent
+        others = [str(one.name) for one in folder.glob("*.pt")] if folder.is_dir() else []
+        near = get_close_matches(snapshot.name, others, 1, 0.3)
+        hint = f"; did you mean {folder / near[0]}?" if near else ""
+        raise UsageError(f"no such snapshot: {snapshot} (looked in {Path.cwd()}){hint}")
+    if snapshot.is_file() and not zipfile.is_zipfile(snapshot):
+        hint = f"; to run it: nanodoc run {snapshot}" if snapshot.suffix == ".py" else ""
+        raise UsageError(f"{snapshot} is not a snapshot, or is truncated{hint}")
+
+
 def _rows(text: str | None) -> tuple[int, ...]:
     try:
         rows = tuple(int(item) for item in text.split(",")) if text is not None else ()
@@ -178,5 +198,5 @@ def _rows(text: str | None) -> tuple[int, ...]:
             f"--samples {text!r}: write numbers separated by commas, such as 3,17"
         ) from None
     if len(set(rows)) != len(rows):
-        raise UsageError(f"--samples {text!r} names a sample twice")
+        raise UsageError(f"--samples {text!r} lists a sample twice")
     return rows

@@ -14,7 +14,7 @@ from nanodoc.rules.catalogue import RULES
 def rules(
     output_format: Annotated[str, typer.Option("--output-format", help="table or json")] = "table",
 ) -> None:
-    """List every rule with its code, name, severity and summary."""
+    """List all rules: code, name, severity, summary."""
     if output_format == "json":
         table = [
             {"code": r.code, "name": r.name, "severity": r.severity, "summary": r.summary}

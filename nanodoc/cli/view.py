@@ -1,4 +1,4 @@
-"""`nanodoc view`: a JSON report shown again, as a page or in the terminal."""
+"""`nanodoc view`: shows a JSON report again, as a page or in the terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanodoc.cli.common import payload_on_stdout, write_all
+from nanodoc.cli.common import payload_on_stdout, rules_for, write_all
 from nanodoc.cli.options import configured, settings_of
-from nanodoc.config import check_output
+from nanodoc.cli.outputs import check_output
 from nanodoc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +29,10 @@ def view(
     ],
     **flags: Any,
 ) -> None:
-    """Show a JSON report again, or what a snapshot holds: as the page beside it, or in another
-    form."""
+    """Show a JSON report, or what a snapshot holds.
+
+    As an HTML page in the same folder, or in the format that --output-format names.
+    """
     settings = settings_of(flags)
     with payload_on_stdout() as stdout:
         found = _read(report)
@@ -42,12 +44,12 @@ def view(
         forms = (settings.output_format, *settings.also)
         if found.snapshot is not None and not set(forms) <= set(_OF_SNAPSHOTS):
             raise UsageError(
-                f"a snapshot holds no findings and is shown as {', '.join(_OF_SNAPSHOTS)}; "
-                f"nanodoc replay {report} makes a report"
+                f"a snapshot has no findings; its formats are {', '.join(_OF_SNAPSHOTS)}; for a "
+                f"report run nanodoc replay {report}"
             )
         files = [file for file in (settings.output, *settings.also.values()) if file is not None]
         if any(Path(file).resolve() == report.resolve() for file in files):
-            raise UsageError(f"{report} is what is to be shown; choose another --output")
+            raise UsageError(f"--output would overwrite {report}; choose a different file")
         write_all(partial(_shown, found, report.parent), settings, stdout)
         for file in files:
             print(f"wrote {file}", file=stdout)
@@ -82,4 +84,4 @@ def _is_snapshot(path: Path) -> bool:
 def _shown(report: Report, beside: Path, form: str, look: Look) -> str:
     from nanodoc.report.formats import rendered
 
-    return rendered(report, form, look, beside=beside)
+    return rendered(report, form, look, beside=beside, rules=rules_for(form))

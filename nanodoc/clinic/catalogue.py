@@ -33,7 +33,7 @@ def find_patient(name: str) -> Patient:
             return patient
     near = get_close_matches(name, [patient.name for patient in PATIENTS], 1, cutoff=0.3)
     raise UsageError(
-        f"no patient {name!r}"
+        f"no demo named {name!r}"
         + (f"; did you mean {near[0]!r}?" if near else "")
         + " (nanodoc demo lists them)"
     )

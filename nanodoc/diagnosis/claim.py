@@ -73,6 +73,11 @@ class Claim:
     scope: Scope = Scope.CAUSE
 
 
+OBSERVED = 1.0
+"""Confidence in what was observed and names its own cause: a module that is missing, a signal. No
+evidence could earn it."""
+
+
 def confidence(*confirmations: float) -> float:
     """The chance that not all of several independent confirmations mislead: 1 − Π(1 − wᵢ), each wᵢ
     in [0, 1)."""

@@ -13,6 +13,8 @@ from nanodoc.facts.source import SourceSpan
 
 GROWTH = "growth"
 """Label of the evidence that tells how a value grew until it overflowed."""
+USUAL_CAUSE = "usual cause"
+"""Label of the evidence that says what such an exception mostly comes from."""
 
 
 Severity = Literal["critical", "warning", "info"]

@@ -53,7 +53,7 @@ def preflight(
             checks.append(Check(name=name, state=PROBLEM, text=f"{problem.code}: {problem.title}"))
         else:
             checks.append(
-                Check(name=name, state=OK if text else SKIPPED, text=text or "nothing to look at")
+                Check(name=name, state=OK if text else SKIPPED, text=text or "nothing to check")
             )
     return tuple(checks)
 
@@ -102,7 +102,7 @@ def _modes(evidence: Evidence) -> str | None:
     if not modes:
         return None
     training = sum(mode.training for mode in modes)
-    return f"{training} of {len(modes)} dropout and batch norm layers in training mode"
+    return f"{training} of {len(modes)} dropout and batch norm layers are in training mode"
 
 
 def _loss(evidence: Evidence) -> str | None:
@@ -126,7 +126,7 @@ def _initial(evidence: Evidence) -> str | None:
         classes = call.notes.get("classes", 0)
         if classes > 1:
             return (
-                f"{loss}; guessing among {classes:.0f} classes costs ln {classes:.0f} = "
+                f"{loss}; guessing among {classes:.0f} classes gives ln {classes:.0f} = "
                 f"{math.log(classes):.4g}"
             )
     return loss
@@ -139,7 +139,7 @@ def _gradients(evidence: Evidence) -> str | None:
     trainable = [p for p in graph.parameters if p.state != "frozen"]
     with_gradient = [p for p in trainable if p.state in ("gradient", "zero")]
     return (
-        f"{len(with_gradient)} of {len(trainable)} trainable parameters get one, norm "
+        f"reach {len(with_gradient)} of {len(trainable)} trainable parameters, norm "
         f"{evidence.grad_norms[0]:.3g}"
         if trainable
         else None
@@ -151,7 +151,7 @@ def _optimizer(evidence: Evidence) -> str | None:
         return None
     rates = ", ".join(f"{rate:.3g}" for rate in evidence.learning_rates)
     return (
-        f"every trainable parameter is in one, learning rate {rates}"
+        f"covers every trainable parameter, learning rate {rates}"
         if rates
-        else "every trainable parameter is in one"
+        else "covers every trainable parameter"
     )

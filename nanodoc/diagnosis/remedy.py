@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from nanodoc.facts.source import SourceSpan
 
@@ -122,6 +123,16 @@ class ReplaceArgument(AtCall):
     op: str
     template: str
     position: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeInput(AtCall):
+    """Argument `position` of the call of `op`, which raised, becomes what a method of it gives."""
+
+    op: str
+    position: int
+    method: Literal["contiguous", "flatten", "movedim", "permute", "unsqueeze", "float", "long"]
+    arguments: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

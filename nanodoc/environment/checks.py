@@ -34,7 +34,7 @@ def run_checks(
             name="torch",
             state=FAILED,
             text=f"can't be imported: {type(module).__name__}: {module}",
-            help="install it anew: pip install torch",
+            help="reinstall it: pip install torch",
         )
     else:
         yield Check(name="torch", state=OK, text=f"{module.__version__} imports")
@@ -81,7 +81,7 @@ def _arithmetic(module: ModuleType) -> Check:
         text
         for text, right in (
             (f"1 + … + 1000 = {float(numbers.sum()):g}", float(numbers.sum()) == 500500.0),
-            ("a product of matrices", (square @ square).tolist() == product),
+            ("a matrix product", (square @ square).tolist() == product),
             ("a convolution", bool((image == 27.0).all())),
         )
         if not right
@@ -91,12 +91,12 @@ def _arithmetic(module: ModuleType) -> Check:
             name="arithmetic",
             state=FAILED,
             text=f"wrong on the CPU: {', '.join(wrong)}",
-            help="install torch anew; if it stays, test the memory",
+            help="reinstall torch; if the error persists, test the memory",
         )
     return Check(
         name="arithmetic",
         state=OK,
-        text="sum, product of matrices and convolution are right on the CPU",
+        text="sum, matrix product and convolution are correct on the CPU",
     )
 
 
@@ -129,13 +129,13 @@ def _half(module: ModuleType) -> Check:
     if len(devices) == 1:
         said = [text.removesuffix(" on cpu") for text in said] if not missing else said
     elif cuda.available() and cuda.emulates_bfloat16():
-        missing.append("bfloat16 in the GPU's own hardware (it is emulated)")
+        missing.append("native bfloat16 on the GPU (it is emulated)")
     if missing:
         return Check(
             name="half precision",
             state=NOTE,
-            text=f"does not work: {', '.join(missing)}",
-            help="train with the other one, or in float32",
+            text=f"not working: {', '.join(missing)}",
+            help="use a dtype that works, or float32",
         )
     return Check(
         name="half precision",
@@ -152,7 +152,7 @@ def _numpy(module: ModuleType) -> Check:
         return Check(
             name="numpy",
             state=NOTE,
-            text="not installed: tensor.numpy() and many data sets need it",
+            text="not installed; tensor.numpy() and many datasets need it",
             help="pip install numpy",
         )
     back = module.from_numpy(module.tensor([1.0, 2.0]).numpy()).tolist()
@@ -169,13 +169,9 @@ def _gpu(module: ModuleType, driver: str | None) -> Check:
         return _gpu_arithmetic(module, devices)
     if cuda.build() is None:
         if driver is not None:
-            text = (
-                f"there is an NVIDIA driver ({driver}), but this torch is a build for the CPU alone"
-            )
+            text = f"there is an NVIDIA driver ({driver}), but this torch is a CPU-only build"
             return Check(name="GPU", state=FAILED, text=text, help=_INSTALL)
-        return Check(
-            name="GPU", state=OK, text="none: no driver, and torch is a build for the CPU alone"
-        )
+        return Check(name="GPU", state=OK, text="none: no driver, and torch is a CPU-only build")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         return Check(
@@ -188,17 +184,17 @@ def _gpu(module: ModuleType, driver: str | None) -> Check:
         return Check(
             name="GPU",
             state=NOTE,
-            text="torch is built for a GPU, but there is no driver here",
-            help="install one, or run where there is a GPU",
+            text="torch is built for GPUs, but no driver is installed",
+            help="install a driver, or run on a machine with a GPU",
         )
     try:
         cuda.initialize()
-        said = "no device is found"
+        said = "no device found"
     except Exception as error:  # torch's own words name a driver that is too old
         said = " ".join(str(error).split())[:200]
     help = (
-        "if the driver is too old, update it or install a torch for an older CUDA; in a container, "
-        "look for --gpus all"
+        "if the driver is too old, update it or install torch for an older CUDA; in a container, "
+        "check for --gpus all"
     )
     return Check(
         name="GPU",
@@ -230,22 +226,22 @@ def _gpu_arithmetic(module: ModuleType, devices: list[str]) -> Check:
     ]
     if wrong:
         help = (
-            "look for Xid errors in dmesg and ECC errors in nvidia-smi -q"
+            "check dmesg for Xid errors and nvidia-smi -q for ECC errors"
             if cuda.available()
-            else "look at the driver's log"
+            else "check the driver's log"
         )
         return Check(
             name="GPU",
             state=FAILED,
-            text=f"a product of matrices is wrong on {', '.join(wrong)}",
+            text=f"a matrix product is wrong on {', '.join(wrong)}",
             help=help,
         )
     count = len(devices)
     return Check(
         name="GPU",
         state=OK,
-        text=f"{count} GPU{'' if count == 1 else 's'} ({devices[0].split(':')[0]}), the same "
-        "product of matrices as on the CPU",
+        text=f"{count} GPU{'' if count == 1 else 's'} ({devices[0].split(':')[0]}), same matrix "
+        "product as on the CPU",
     )
 
 
@@ -262,7 +258,7 @@ def _gpu_code(gpus: tuple[Gpu, ...]) -> Check:
     return Check(
         name="GPU code",
         state=OK,
-        text="this build has code for every GPU" if gpus else "no GPU to have code for",
+        text="this build has code for every GPU" if gpus else "no GPU",
     )
 
 
@@ -273,8 +269,8 @@ def _threads(module: ModuleType) -> Check:
     whole = max(1, math.floor(usable))
     if threads > math.ceil(usable):
         help = (
-            f"export OMP_NUM_THREADS={whole}, and no more than {whole} DataLoader workers: they "
-            "get in each other's way"
+            f"export OMP_NUM_THREADS={whole} and use at most {whole} DataLoader workers: more "
+            "threads than cores slow each other down"
         )
         return Check(name="threads", state=NOTE, text=f"{said} (the machine has {seen})", help=help)
     if (
@@ -287,7 +283,7 @@ def _threads(module: ModuleType) -> Check:
             name="threads",
             state=NOTE,
             text=f"{said}: OMP_NUM_THREADS is 1",
-            help="unset it where one process has all cores",
+            help="unset it if one process has all cores to itself",
         )
     return Check(name="threads", state=OK, text=said)
 
@@ -298,7 +294,7 @@ def _distributed(module: ModuleType, gpus: int) -> Check:
         return Check(
             name="distributed",
             state=NOTE,
-            text="this torch is built without torch.distributed: no DDP, no FSDP",
+            text="this torch is built without torch.distributed: no DDP or FSDP",
         )
     there = {
         "gloo": distributed.is_gloo_available(),
@@ -313,10 +309,10 @@ def _distributed(module: ModuleType, gpus: int) -> Check:
         return Check(
             name="distributed",
             state=FAILED,
-            text=f"{gpus} GPUs, and NCCL is missing: {text}",
+            text=f"{gpus} GPUs, but NCCL is missing: {text}",
             help=_INSTALL,
         )
-    return Check(name="distributed", state=OK, text=f"{text}; nanodoc net tries them")
+    return Check(name="distributed", state=OK, text=f"{text}; nanodoc net tests them")
 
 
 def _shared_memory() -> Check:
@@ -327,8 +323,8 @@ def _shared_memory() -> Check:
     text = f"/dev/shm has {free / _GIB:.2g} of {total / _GIB:.2g} GiB free"
     if free < _SMALL_SHARED_MEMORY:
         help = (
-            "docker run --shm-size=8g (or --ipc=host); DataLoader workers hand their batches over "
-            "there, and die with a bus error when it is full"
+            "use docker run --shm-size=8g (or --ipc=host); DataLoader workers pass batches through "
+            "it and die with a bus error when it is full"
         )
         return Check(name="shared memory", state=NOTE, text=text, help=help)
     return Check(name="shared memory", state=OK, text=text)
@@ -338,10 +334,10 @@ def _memory() -> Check:
     try:
         total, available = system.memory()
     except (OSError, KeyError):
-        return Check(name="memory", state=OK, text="not said by this system")
+        return Check(name="memory", state=OK, text="unknown on this system")
     limit = system.memory_limit()
     limited = (
-        f", the container's limit is {limit / _GIB:.3g} GiB"
+        f"; the container's limit is {limit / _GIB:.3g} GiB"
         if limit is not None and limit < total
         else ""
     )
@@ -351,7 +347,7 @@ def _memory() -> Check:
             name="memory",
             state=NOTE,
             text=text,
-            help="the kernel kills a process that takes more, without a Python error",
+            help="the kernel kills a process that uses more, without a Python error",
         )
     return Check(name="memory", state=OK, text=text)
 
@@ -363,8 +359,8 @@ def _open_files() -> Check:
     soft, hard = limits
     if 0 <= soft <= _FEW_OPEN_FILES and (hard > soft or hard < 0):
         help = (
-            f'ulimit -n {hard if hard > 0 else "unlimited"}, if DataLoader workers fail with "too '
-            'many open files" or "ancdata"'
+            f"run ulimit -n {hard if hard > 0 else 'unlimited'} if DataLoader workers fail with "
+            '"too many open files" or "ancdata"'
         )
         return Check(name="open files", state=NOTE, text=f"at most {soft}", help=help)
     return Check(name="open files", state=OK, text=f"at most {soft if soft >= 0 else 'any number'}")

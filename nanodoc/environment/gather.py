@@ -98,7 +98,7 @@ def _built_for(module: ModuleType) -> str:
         if module.xpu._is_compiled()
         else "MPS"
         if module.backends.mps.is_built()
-        else "the CPU alone"
+        else "CPU only"
     )
     return f"{build} ({' '.join(architectures)})" if architectures else build
 

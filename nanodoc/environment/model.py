@@ -75,7 +75,7 @@ def found_out(gather: Callable[[], object]) -> str:
         value = gather()
     except Exception as error:
         return unknown(error)
-    return "unknown (not said by this system)" if value is None or value == "" else str(value)
+    return "unknown (the system does not report it)" if value is None or value == "" else str(value)
 
 
 def unknown(error: BaseException) -> str:

@@ -88,12 +88,12 @@ def pairing(torch_version: str) -> Check:
             name="torch pairing",
             state=NOTE,
             text="; ".join(wrong),
-            help="install them together, from one index, so that pip picks a pair",
+            help="install them together from one index, so that pip picks matching versions",
         )
     return Check(
         name="torch pairing",
         state=OK,
-        text=f"{', '.join(there)} fit" if there else "no torchvision or torchaudio to fit",
+        text=f"{', '.join(there)} match" if there else "no torchvision or torchaudio installed",
     )
 
 
@@ -105,7 +105,7 @@ def _mismatch(name: str, torch_version: str) -> str | None:
     for requirement in metadata.requires(name) or ():
         pinned = _PINNED.match(requirement)
         if pinned is not None and pinned[1] != release:
-            return f"{name} {version} is built for torch {pinned[1]}, torch is {torch_version}"
+            return f"{name} {version} is built for torch {pinned[1]}, but torch is {torch_version}"
     own_build = version.partition("+")[2]
     if build and own_build and build != own_build:
         return f"{name} {version} and torch {torch_version} are builds for different devices"
@@ -126,13 +126,13 @@ def doubled() -> Check:
         if len(cudas) > 1
     )
     if twice:
-        text = f"{'; '.join(twice)} are installed side by side, in one folder"
+        text = f"{'; '.join(twice)} are installed side by side in one folder"
         return Check(
             name="CUDA packages",
             state=NOTE,
             text=text,
-            help="make a fresh environment; uninstalling one takes files of the other along",
+            help="create a fresh environment; uninstalling one removes files of the other",
         )
     return Check(
-        name="CUDA packages", state=OK, text="none is there twice" if releases else "none from pip"
+        name="CUDA packages", state=OK, text="no duplicates" if releases else "none from pip"
     )

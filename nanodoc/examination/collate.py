@@ -4,6 +4,7 @@ would run with it padded."""
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from types import CodeType
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.facts.crash import FieldFacts, RaggedFacts
@@ -35,22 +37,45 @@ def ragged_facts(
         return None
     with state_preserved(runner, keeper):
         samples = [loader.dataset[index] for index in indices]
-        fields = _fields(samples)
-        ragged = [field for field in fields if field.ragged]
-        if not ragged:
-            return None
         own = loader.collate_fn is not default_collate
-        facts = RaggedFacts(
-            indices=tuple(indices),
-            fields=tuple(fields),
-            containers=_kind(samples[0]),
-            own_collate=own and bool(failure.frames),
-            loader_at=build.loader_made_at(loader),
-            made_at=_getitem(loader.dataset),
-        )
+        facts = _compared(samples, indices, loader.dataset, own=own and bool(failure.frames))
+        if facts is None:
+            return None
+        facts = replace(facts, loader_at=build.loader_made_at(loader))
+        ragged = [field for field in facts.fields if field.ragged]
         if own or not all(_can_be_padded(field) for field in ragged):
             return facts
         return _tried(runner, facts, samples)
+
+
+def ragged_as_drawn(error: BaseException, failure: Failure) -> RaggedFacts | None:
+    """The samples that the loader held when it could not put them together: its frame is in the
+    traceback, where it has no workers."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        fetcher, held = frame.f_locals.get("self"), frame.f_locals.get("data")
+        if not isinstance(fetcher, _MapDatasetFetcher) or not isinstance(held, list):
+            continue
+        indices = [int(index) for index in frame.f_locals["possibly_batched_index"]]
+        own = fetcher.collate_fn is not default_collate and bool(failure.frames)
+        if held and len(held) == len(indices):
+            return _compared(held, indices, fetcher.dataset, own=own)
+    return None
+
+
+def _compared(
+    samples: list[Any], indices: list[int], dataset: Any, *, own: bool
+) -> RaggedFacts | None:
+    fields = _fields(samples)
+    if not any(field.ragged for field in fields):
+        return None
+    return RaggedFacts(
+        indices=tuple(indices),
+        fields=tuple(fields),
+        containers=_kind(samples[0]),
+        own_collate=own,
+        loader_at=None,
+        made_at=_getitem(dataset),
+    )
 
 
 def _tried(runner: StepRunner, facts: RaggedFacts, samples: list[Any]) -> RaggedFacts:

@@ -15,7 +15,7 @@ import torch
 
 from nanodoc import accelerator
 from nanodoc.errors import UsageError, UserCodeError
-from nanodoc.examination.collate import ragged_facts
+from nanodoc.examination.collate import ragged_as_drawn, ragged_facts
 from nanodoc.examination.memory import SavedLog, memory_facts
 from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.facts.calls import RangeFacts
@@ -146,11 +146,15 @@ class FailureLook:
             )
         return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
 
-    def at_batch(self, failure: Failure) -> CrashFacts | None:
+    def at_batch(self, failure: Failure, error: BaseException) -> CrashFacts | None:
         """Looks at the samples of the batch that could not be loaded."""
         if out_of_memory(failure):
             return CrashFacts(memory=memory_facts(self._runner.recipe, [], None, None))
         indices = self._feed.failing
+        if indices is None and failure.collating:  # a script draws its batches itself
+            with contextlib.suppress(*_HARMLESS):
+                ragged = ragged_as_drawn(error, failure)
+                return CrashFacts(ragged=ragged, indices=ragged.indices if ragged else ())
         if indices is None or not failure.collating:
             return CrashFacts(indices=tuple(indices or ()))
         with contextlib.suppress(*_HARMLESS), warnings_unsaid():

@@ -33,6 +33,7 @@ from nanodoc.examination.labels import (
     unread_flags,
     weights_at,
 )
+from nanodoc.examination.leaking_op import LeakingOp
 from nanodoc.examination.mask_lines import mask_made_at
 from nanodoc.examination.model_watch import ModelWatch
 from nanodoc.examination.objective import weighed_data
@@ -126,7 +127,7 @@ class Inspector:
                 calls = self._run(last, probe, watch)
             except (UserCodeError, UsageError) as error:
                 name = type(getattr(error, "cause", error)).__name__
-                return None, f"the last step raised {name} when it was run again"
+                return None, f"the last step raised {name} when it was re-run"
         pairs = self._pairs(last, first, pairs_of(calls))
         labels.append(class_labels(last.step, last.batches, calls))
         return InspectionFacts(
@@ -247,7 +248,7 @@ class Inspector:
     def _look(
         self,
         last: StepState,
-        look: ReturnsLook | SequenceLook | PairLabels,
+        look: ReturnsLook | SequenceLook | LeakingOp | PairLabels,
         on_loss: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
         """Runs the last step once more under `look`."""
@@ -266,6 +267,9 @@ class Inspector:
         self._look(last, look)
         mask = mask_at(recipe, last.batches) if look.padding is not None else None
         seen = look.facts
+        if seen is not None and seen.distance == 1 and seen.reads_later > 0:
+            self._look(last, leaking := LeakingOp(look.read))
+            seen = replace(seen, mixing=leaking.found)
         if seen is not None and seen.at is None and seen.distance > 1 and look.brought:
             seen = replace(seen, at=brought_at(recipe, look.brought))
         if seen is not None and (seen.unasked_end or seen.prompts):

@@ -110,19 +110,17 @@ def find_leak(
     step back."""
     if call.kwargs is None or call.autocast is None:
         if not takes_hooks(model):
-            return None, "the model is TorchScript"
-        return None, "the model as a whole is never called in the step"
-    if size < 2:
-        return None, "the batch has no two samples"
+            return None, "the model is a TorchScript module, which takes no hooks"
+        return None, "the step never calls the whole model as model(...)"
     try:
         changed = _change((call.args, call.kwargs), size)
-        if changed is None:
-            return None, "no input of the model could be changed for one sample alone"
+        if isinstance(changed, str):
+            return None, changed
         first, before = _run(model, call, (call.args, call.kwargs), device, size, rewind)
         second, after = _run(model, call, changed, device, size, rewind)
     except Exception as error:
         # the user's code on an input it has not seen: nothing can be concluded
-        return None, f"the model raised {type(error).__name__} when it was called again"
+        return None, f"calling the model again raised {type(error).__name__}"
     finally:
         rewind()
     leaves = [_state(a, b) for a, b in zip(first, second, strict=False)]
@@ -321,9 +319,9 @@ def _rows(first: dict[Any, torch.Tensor], other: dict[Any, torch.Tensor]) -> set
 
 
 def _change(inputs: Any, size: int) -> Any:
-    """`inputs` with sample 0 changed so that zeros stay zeros and lengths stay lengths; None if
+    """`inputs` with sample 0 changed so that zeros stay zeros and lengths stay lengths; why not, if
     nothing could be changed."""
-    done = []
+    fitting, done = [], []
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         if (
@@ -334,6 +332,7 @@ def _change(inputs: Any, size: int) -> Any:
             or tensor.numel() == 0
         ):
             return tensor
+        fitting.append(True)
         new = tensor.detach().clone()
         if new.is_floating_point():
             row = new[SAMPLE]
@@ -348,7 +347,11 @@ def _change(inputs: Any, size: int) -> Any:
         return new
 
     changed = _mapped(inputs, change)
-    return changed if done else None
+    if done:
+        return changed
+    if fitting:
+        return "sample 0 has no input to vary: only zeros, booleans, complex numbers or single ids"
+    return f"no argument of the model is a dense tensor with first dimension {size}"
 
 
 def _swap_tokens(row: torch.Tensor) -> None:

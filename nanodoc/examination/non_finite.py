@@ -87,10 +87,7 @@ class Examiner:
         norm = None if self._replayer.observing else grad_norm
         met, note = reproduced(first, loss, norm) if self._replayer.repeats else ("as_it_ran", "")
         if capsule.batch_was_mutated:
-            note = (
-                "the step writes into its own batch, so the replay did not see what the first run "
-                "saw"
-            )
+            note = "the step modifies its batch in place, so the replay started from different data"
         loss_is_finite = loss_is_finite_in(first)
         starts, sent = symptoms(first, loss_is_finite), sent_by(first, loss_is_finite)
         if not starts and not sent:
@@ -102,7 +99,7 @@ class Examiner:
         wanted.update(f for i in coarse if (f := first.trace.forward_of(i)) is not None)
         second = self._replayer.replay(capsule, {index: Request() for index in wanted}).trace
         if not same_ops(first.trace, second, wanted):
-            return Examined((), (), "no", "the step ran other ops when it was run again")
+            return Examined((), (), "no", "the re-run executed different ops")
         search = RootSearch(second, loss_is_finite=loss_is_finite)
         if first.error is None:
             starts = [

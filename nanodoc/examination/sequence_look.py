@@ -46,7 +46,7 @@ _GIVEN_LABELS = ("['labels']", ".labels")
 
 
 @dataclass(slots=True)
-class _Lookup:
+class Lookup:
     """One lookup in an embedding."""
 
     ids: torch.Tensor
@@ -69,10 +69,12 @@ class SequenceLook(TorchFunctionMode):
         super().__init__()
         self._batches, self._shifting = list(batches), shifting
         self._masks = tuple(attention_masks(self._batches))
-        self._lookups: list[_Lookup] = []
+        self._lookups: list[Lookup] = []
         self._recurrence: Recurrence | None = None
         self.brought: str | None = None
         """The leaf of the batch that holds the labels, where no loss function told of them."""
+        self.read = 0
+        """Which of the lookups holds the labels."""
         self.facts: SequenceFacts | None = None
         self.padding: PaddingFacts | None = None
 
@@ -89,7 +91,7 @@ class SequenceLook(TorchFunctionMode):
             return out
         name = plain_name(func)
         if name == "embedding" and len(self._lookups) < _MOST_LOOKUPS:
-            self._lookups += _lookups(args, kwargs, out)
+            self._lookups += lookups_of(args, kwargs, out)
         elif name in RECURRENT:  # of several, the last one gives what is read
             known = (look.ids for look in self._lookups if not look.time_first)
             shapes = {(ids.shape[0], ids.shape[1]) for ids in known}
@@ -120,7 +122,7 @@ class SequenceLook(TorchFunctionMode):
                     return self._with_end(found, lookup, scores)
         return None
 
-    def _with_end(self, found: PaddingFacts, lookup: _Lookup, scores: torch.Tensor) -> PaddingFacts:
+    def _with_end(self, found: PaddingFacts, lookup: Lookup, scores: torch.Tensor) -> PaddingFacts:
         if self._recurrence is None:
             return found
         rows, behind = read_at_end(self._recurrence, scores, lookup.ids == found.value)
@@ -141,6 +143,7 @@ class SequenceLook(TorchFunctionMode):
         if not found or (not shifted and self._is_partly_given(labels, ignored)):
             return None
         lookup, distance, grid = (shifted or found)[0]
+        self.read = next(i for i, one in enumerate(self._lookups) if one is lookup)
         later = 0
         # a model that is given the labels themselves beside them reads them there: nothing of a
         # mask is known then
@@ -213,16 +216,16 @@ class SequenceLook(TorchFunctionMode):
         return False
 
 
-def _lookups(args: Any, kwargs: Any, out: Any) -> Iterator[_Lookup]:
+def lookups_of(args: Any, kwargs: Any, out: Any) -> Iterator[Lookup]:
     ids = kwargs.get("input", args[0] if args else None)
     if not isinstance(ids, torch.Tensor) or not isinstance(out, torch.Tensor) or ids.dim() != 2:
         return
     if out.numel() > _MOST_ELEMENTS or not out.requires_grad or out.shape[:2] != ids.shape:
         return
     if ids.shape[1] >= _SHORTEST:
-        yield _Lookup(ids.detach(), out, time_first=False)
+        yield Lookup(ids.detach(), out, time_first=False)
     if ids.shape[0] >= _SHORTEST:
-        yield _Lookup(ids.detach().t(), out, time_first=True)
+        yield Lookup(ids.detach().t(), out, time_first=True)
 
 
 def _comparable(scores: Any, labels: Any) -> bool:
@@ -248,7 +251,7 @@ def _picked(
     return (input.movedim(-1, 1) if input.dim() == 3 else input), index[..., 0]
 
 
-def _as_rows(labels: torch.Tensor, lookup: _Lookup) -> torch.Tensor | None:
+def _as_rows(labels: torch.Tensor, lookup: Lookup) -> torch.Tensor | None:
     """The labels by sequence and position, of as many positions as the ids or one less."""
     count, length = lookup.ids.shape
     if not count or labels.numel() % count or labels.numel() // count not in (length, length - 1):
@@ -291,12 +294,18 @@ def _share(
     return float(same[kept].float().mean())
 
 
-def _reads_later(scores: torch.Tensor, lookup: _Lookup, labels: torch.Tensor) -> int:
+def positions_of(count: int, length: int) -> tuple[tuple[int, int], ...]:
+    """(sequence, position) of those that are looked at. The second of the first sequence also shows
+    a view that swaps sequences and positions; the first one stays where it is."""
+    return (0, 1), (count - 1, length // 2)
+
+
+def _reads_later(scores: torch.Tensor, lookup: Lookup, labels: torch.Tensor) -> int:
     """At how many of a few positions the scores depend on an input after their own; -1 where that
     can't be told."""
     count, length = labels.shape
     leaking = 0
-    for sequence, position in ((0, 0), (count - 1, length // 2)):
+    for sequence, position in positions_of(count, length):
         row = _scores_at(scores, lookup, sequence, position, count, length)
         if row is None:
             return -1
@@ -316,7 +325,7 @@ def _reads_later(scores: torch.Tensor, lookup: _Lookup, labels: torch.Tensor) ->
 
 
 def _scores_at(
-    scores: torch.Tensor, lookup: _Lookup, sequence: int, position: int, count: int, length: int
+    scores: torch.Tensor, lookup: Lookup, sequence: int, position: int, count: int, length: int
 ) -> torch.Tensor | None:
     """The scores of one position."""
     if scores.dim() == 2 and scores.shape[0] == count * length:

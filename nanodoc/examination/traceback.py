@@ -67,8 +67,8 @@ def describe_failure(error: UserCodeError) -> Failure:
 def _raised_from(error: BaseException) -> tuple[str, ...]:
     """The exception that this one was raised from, or while it was handled, in a line."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is None:
-        return ()
+    if before is None or (type(before), said(before)) == (type(error), said(error)):
+        return ()  # a replay raises the exception of the step once more
     users = [span for span, kind, _ in traceback_spans(before.__traceback__) if kind == USER]
     at = f", {users[-1].file}:{users[-1].line}" if users else ""
     text = " ".join(_COLOURS.sub("", said(before)).split())

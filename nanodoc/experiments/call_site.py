@@ -44,7 +44,7 @@ class Applied:
         self.yes = False
 
 
-class _AtCall(TorchFunctionMode):
+class AtCall(TorchFunctionMode):
     """Calls `change(func, args, kwargs)` instead of the functions at one place of the user's
     code."""
 
@@ -98,7 +98,7 @@ def float32_call(where: SourceSpan, device: str, applied: Applied) -> Patch:
         with torch.autocast(device, enabled=False):
             return func(*raised(args), **raised(kwargs))
 
-    return _AtCall(where, change)
+    return AtCall(where, change)
 
 
 def constant_at(where: SourceSpan, value: float, replacement: float, applied: Applied) -> Patch:
@@ -115,7 +115,7 @@ def constant_at(where: SourceSpan, value: float, replacement: float, applied: Ap
             *[swapped(a) for a in args], **{key: swapped(item) for key, item in kwargs.items()}
         )
 
-    return _AtCall(where, change)
+    return AtCall(where, change)
 
 
 def argument_at(
@@ -145,7 +145,7 @@ def argument_at(
                 kwargs = {**kwargs, word: guard(kwargs[word])}
         return func(*args, **kwargs)
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def keyword_at(where: SourceSpan, op: str, name: str, value: Any, applied: Applied) -> Patch:
@@ -164,7 +164,7 @@ def keyword_at(where: SourceSpan, op: str, name: str, value: Any, applied: Appli
             args = args[:-1]
         return func(*args, **{**kwargs, name: value})
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def identity_at(where: SourceSpan, op: str, applied: Applied) -> Patch:
@@ -177,7 +177,7 @@ def identity_at(where: SourceSpan, op: str, applied: Applied) -> Patch:
         applied.yes = True
         return value
 
-    return _AtCall(where, change)
+    return AtCall(where, change)
 
 
 def log_softmax_at(where: SourceSpan, applied: Applied) -> Patch:
@@ -200,7 +200,7 @@ def _log_of(name: str, where: SourceSpan, applied: Applied) -> Patch:
             return torch.log_softmax(logits, dim)
         return func(*args, **kwargs)
 
-    class Remembering(_AtCall):
+    class Remembering(AtCall):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -213,7 +213,7 @@ def _log_of(name: str, where: SourceSpan, applied: Applied) -> Patch:
     return Remembering(where, change)
 
 
-class _LogSumExp(_AtCall):
+class _LogSumExp(AtCall):
     """Remembers what the exp at its place was given and along which dimension it was summed, until
     a log asks for it."""
 
@@ -264,7 +264,7 @@ def kept_mean_at(where: SourceSpan, applied: Applied) -> Patch:
             return total
         return out
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def empty_mean_at(where: SourceSpan, applied: Applied) -> Patch:
@@ -281,7 +281,7 @@ def empty_mean_at(where: SourceSpan, applied: Applied) -> Patch:
             return _called_with(func, args, kwargs, reduction="sum")
         return func(*args, **kwargs)
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
@@ -323,7 +323,7 @@ def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
             )
         return func(*args, **kwargs)
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
@@ -348,7 +348,7 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
         applied.yes = True
         return func(*args, **biased, unbiased=False)
 
-    return _AtCall(where, change, exact=True)
+    return AtCall(where, change, exact=True)
 
 
 def operator_of(func: Any) -> str:

@@ -39,7 +39,7 @@ class Elsewhere:
     """What the earliest of them is."""
 
 
-_OUT_OF_TIME = "the time for the examination is up (--budget)"
+_OUT_OF_TIME = "the time limit is reached (--budget)"
 
 
 class NotRun(Exception):
@@ -91,7 +91,7 @@ class Experiments:
         """The outcome of one experiment; None where it has nothing to change (no autocast, no
         dropout). Raises `UsageError` for a key that names none."""
         if key not in self._makers:
-            raise UsageError(f"no experiment {key!r}; there are " + ", ".join(self._makers))
+            raise UsageError(f"no experiment {key!r}; choose one of " + ", ".join(self._makers))
         self._say(f"trying {_NAMES[key]} …")
         try:
             if key != "same-again" and not self._trials.budget.allows(self._trials.seconds):
@@ -115,7 +115,7 @@ class Experiments:
                 name=name,
                 outcome=f"not run: {trial.error}"
                 if trial.error
-                else "not run: it changes nothing here",
+                else "not run: it would change nothing here",
             )
         outcome = PASSES if trial.healthy else FAILS
         return Experiment(
@@ -141,7 +141,7 @@ class Experiments:
     def _other_batch(self) -> tuple[str, Trial]:
         found = self._elsewhere.other()
         if found is None:
-            raise NotRun("there is no other batch")
+            raise NotRun("nanodoc has no other batch")
         what, batches, rng = found
         return f"another batch ({what})", self._trials.outcome(
             replace(self._capsule, batches=batches, rng=rng or self._capsule.rng)
@@ -151,7 +151,7 @@ class Experiments:
         earliest = min(self._elsewhere.earlier, key=lambda state: state.step, default=None)
         if earliest is None or earliest.step:
             raise NotRun(
-                (self._elsewhere.why_none or "there is no checkpoint of step 0")
+                (self._elsewhere.why_none or "no checkpoint of step 0 was kept")
                 if self._capsule.step
                 else ""
             )
@@ -198,7 +198,8 @@ class Experiments:
         needed, free = precision.bytes_in_float64(runner, self._capsule), free_memory(runner.device)
         if free is not None and needed > _SHARE_OF_MEMORY * free:
             raise NotRun(
-                f"it needs {needed / 2**30:.1f} GiB, more than a quarter of the free memory"
+                f"it needs {needed / 2**30:.1f} GiB, which is more than a quarter of the free "
+                "memory"
             )
         with self._changed(precision.double) as capsule:
             return _NAMES["float64"], self._trials.outcome(
@@ -228,7 +229,7 @@ class Experiments:
         if runner.device.type == "cpu":
             raise NotRun("")
         if runner.spread:
-            raise NotRun("the code runs the model on several devices, by their names")
+            raise NotRun("the code places the model on several devices by name")
         recipe, device = runner.recipe, runner.device
         with self._changed(lambda tensor: tensor.to("cpu")) as capsule:
             runner.device, runner.recipe = torch.device("cpu"), replace(recipe, scaler=None)

@@ -47,7 +47,7 @@ class Blame:
     def _found(self, fail: Callable[[Trial], bool], finding: Finding, divisible: bool) -> Finding:
         capsule, indices, before = self._capsule, self._indices, ""
         if len(capsule.batches) > 1:
-            self._say("looking for the micro-batch that fails alone …")
+            self._say("searching for the micro-batch that fails alone …")
             number = self._guilty_micro_batch(capsule, fail)
             if number is None:
                 return finding
@@ -72,7 +72,7 @@ class Blame:
         )
         if parts is None:
             return finding
-        self._say("looking for the samples that fail alone …")
+        self._say("searching for the samples that fail alone …")
         search = GuiltySamples(
             parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(SEARCH)
         )

@@ -102,7 +102,7 @@ class Overfit:
         inputs = inputs_of(inspection.calls) if inspection is not None else ()
         if past is None or not inputs:
             return None, ()
-        self._say(f"the same with {', '.join(inputs)} zeroed …")
+        self._say(f"training on one batch with {', '.join(inputs)} zeroed …")
         course = self._run(replace(past, batches=[_zeroed(past.batches, inputs)]), steps)
         return (statistics.median(course.losses[-_LAST:]) if course is not None else None), inputs
 

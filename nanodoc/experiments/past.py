@@ -151,7 +151,12 @@ class Past:
         return start if start is not None and start.step == 0 else None
 
     def again_from(
-        self, start: StepState, until: int, *, rate: float = 1.0, what: str = "other first weights"
+        self,
+        start: StepState,
+        until: int,
+        *,
+        rate: float = 1.0,
+        what: str = "other initial weights",
     ) -> Rerun | None:
         """The steps up to `until` with the weights of `start`, and with every learning rate times
         `rate`; None where they can't be run again. `what` is tried, for those who watch."""
@@ -164,7 +169,7 @@ class Past:
         return course if course.reason != "time" else None
 
     def _from(self, start: StepState, steps: list[PastStep], broke: bool) -> RerunFacts | None:
-        self._say(f"running steps {start.step} to {steps[-1].step} again …")
+        self._say(f"re-running steps {start.step} to {steps[-1].step} …")
         deadline = self._budget.part(0.25)
         control = self._courses.run(start, steps, deadline)
         if control.reason == "time":

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from nanodoc.diagnosis import remedy as remedies
 from nanodoc.experiments import call_site, precision
 from nanodoc.experiments.call_site import Applied, Patch
+from nanodoc.experiments.changed_input import input_changed
 from nanodoc.facts.source import SourceSpan
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
@@ -107,6 +108,12 @@ def _(remedy: remedies.ReplaceArgument, on: Patched) -> Patch | None:
     if where is None or not op:
         return None
     return call_site.argument_at(where, op, remedy.position, remedy.template, on.applied)
+
+
+@patch_for.register
+def _(remedy: remedies.ChangeInput, on: Patched) -> Patch | None:
+    where = remedy.location
+    return input_changed(remedy, where, on.applied) if where is not None else None
 
 
 @patch_for.register

@@ -12,6 +12,7 @@ from nanodoc.diagnosis.finding import Finding, Fix
 from nanodoc.diagnosis.remedy import (
     AutocastOff,
     Bfloat16,
+    ChangeInput,
     Clip,
     Float32Call,
     Float32Module,
@@ -45,7 +46,7 @@ _HALVINGS = 20
 _MORE = 1.5  # times the gradient norm that the clip left before
 _UNCHANGED = Unchanged()
 LEFT_OUT = Fix(
-    title="leave these samples out, or repair them in the data set",
+    title="drop these samples or fix them in the dataset",
     confidence="maybe",
     remedy=WithoutSamples(),
 )
@@ -124,11 +125,13 @@ class Remedies:
         if raised is None:
             return finding
         found = self._blame.look(lambda trial: trial.raised == raised, finding)
-        return (
-            found
-            if found is finding
-            else replace(found, fixes=(*found.fixes, replace(LEFT_OUT, verified=True)))
-        )
+        fixes = [
+            self._tried(fix, found) if isinstance(fix.remedy, ChangeInput) else fix
+            for fix in found.fixes
+        ]
+        if found is not finding:
+            fixes.append(replace(LEFT_OUT, verified=True))
+        return replace(found, fixes=tuple(fixes))
 
     # -- one fix -----------------------------------------------------------------------------------
 
@@ -159,7 +162,7 @@ class Remedies:
         if isinstance(remedy, WithoutBatch):
             return self._batch_left_out(fix)
         trial = self._try(remedy)
-        if not trial.applied:
+        if not trial.applied or self._goes_further(remedy, trial):
             return fix
         if not trial.healthy:
             return replace(fix, verified=False)
@@ -170,6 +173,11 @@ class Remedies:
         return replace(
             fix, verified=change is None or change < limit, loss_change=change, loss_of=whose
         )
+
+    def _goes_further(self, remedy: Remedy, trial: Trial) -> bool:
+        """The call that raised goes through, and another one raises: that says nothing."""
+        changed = isinstance(remedy, ChangeInput) and trial.raised is not None
+        return changed and trial.raised != self._try(_UNCHANGED).raised
 
     def _on_the_run(self, fix: Fix, remedy: Remedy) -> Fix:
         """All steps from the first, with the fix in place: the last losses must be lower than the

@@ -24,7 +24,7 @@ from nanodoc.experiments.smaller_rates import smaller_rates
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
-from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import late_loss, stuck_at_chance
 from nanodoc.facts.rates import compared, slow_enough, worth_larger_updates
@@ -87,14 +87,15 @@ class ExperimentRun:
         self._losses = evidence.losses
         self._raised = evidence.failure is not None
         if lost := ReachedState(self._recipe).lost:
-            what = f"the step reads {', '.join(lost[:3])}, which a replay cannot put back"
-            self.notes.append(("experiments and fixes", what))
+            what = f"the step reads {', '.join(lost[:3])}, which replay can't restore"
+            self.notes.append((EXPERIMENTS, what))
             self.untold = True
             return replace(evidence, pattern=self.pattern)
         # many steps run again would write over what they wrote
         if evidence.loop is not None and evidence.loop.writes_files:
             self._past = self._overfit = None
-            self.notes.append(("the run's steps, run again", "the train_step writes files"))
+            why = "train_step writes files, which a re-run would overwrite"
+            self.notes.append(("experiments on earlier steps", why))
         if getattr(self._recipe.train_step, "draws", False):
             self._overfit = None  # one batch again and again: only what the step drew is there
         try:
@@ -189,7 +190,7 @@ class ExperimentRun:
         """The samples of the only batch that fail alone while the others pass."""
         if shares_statistics(self._trials.runner.recipe.model) or indivisible(self._capsule):
             return None
-        self._say("looking for the samples that fail alone …")
+        self._say("searching for the samples that fail alone …")
         self.experiments.same()
         search = GuiltySamples(
             Parts(self._capsule),
@@ -254,16 +255,14 @@ class ExperimentRun:
         baseline = self.experiments.same()
         if not baseline.error or evidence.failure is not None:
             return False
-        self._untell(
-            "same again", f"not run: the step can't be run again, it raises {baseline.error}"
-        )
+        self._untell("same again", f"not run: the step raises {baseline.error} when it is re-run")
         return True
 
     def _moved(self) -> None:
         self._untell(
             "another batch",
-            "not run: a batch that passed in the run fails with the weights of step 0, too: state "
-            "that nanodoc can't put back has moved",
+            "not run: a batch that passed in the run now fails even with the weights of step 0, so "
+            "state that nanodoc can't restore has changed",
         )
 
     def _untell(self, name: str, why: str) -> None:
@@ -297,10 +296,8 @@ class ExperimentRun:
             return
         course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
-            why = checkpoints.note or "the run was too short"
-            self.notes.append(
-                ("smaller learning rates", f"no checkpoint of an earlier step: {why}")
-            )
+            why = checkpoints.note or f"none are left from before step {until}"
+            self.notes.append(("smaller learning rates", f"no earlier weights were kept: {why}"))
         self.pattern = replace(self.pattern, course=course)
         if course is not None and course.repeated and evidence.losses:
             first, made_at = evidence.losses[0], self._step.initialised_at

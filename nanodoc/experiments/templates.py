@@ -47,7 +47,7 @@ def function_of(template: str) -> Callable[[torch.Tensor], torch.Tensor]:
     try:
         tree = ast.parse(template.replace("{x}", "x"), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"no expression: {template!r}") from error
+        raise ValueError(f"not an expression: {template!r}") from error
     _walk(tree, torch.zeros(1, 1))  # what is not understood is refused before anything runs
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -85,4 +85,4 @@ def _walk(tree: ast.expr, x: torch.Tensor) -> Any:
             return made.to(x)
         if name in _METHODS:
             return getattr(_walk(owner, x), name)(*arguments, **keywords)
-    raise ValueError(f"no part of a fix: {ast.unparse(tree)}")
+    raise ValueError(f"not part of a fix: {ast.unparse(tree)}")

@@ -24,7 +24,7 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
         pattern.passes("first-weights"),
     )
     if again:
-        return ENVIRONMENT, "the same step passes when it is run again"
+        return ENVIRONMENT, "the same step passes when re-run"
     # weights that hardly moved did not go wrong
     moved = pattern.growth is None or (pattern.growth.moved or 1.0) >= HARDLY_MOVED
     grew = pattern.growth is not None and pattern.growth.seen and moved
@@ -41,7 +41,7 @@ def read(pattern: Pattern, *, guilty: bool | None = None) -> tuple[str | None, s
         )
     if other:
         return DATA, "another batch passes with the same weights" + (
-            ", and float64 bears this one" if exact else ""
+            ", and this one passes in float64" if exact else ""
         )
     if exact and not (grew and first):
         return PRECISION, "it passes in float64"
@@ -68,4 +68,4 @@ def _growth(growth: Growth | None) -> str:
         parts.append(f"the weights {growth.weights:.3g}-fold")
     elif growth.fastest is not None and (growth.fastest_ratio or 0) > 30:
         parts.append(f"{growth.fastest} {growth.fastest_ratio:.3g}-fold")
-    return ", ".join(parts) + ", and with a smaller step it stays finite"
+    return ", ".join(parts) + ", and with smaller updates it stays finite"

@@ -173,7 +173,7 @@ class AmpFacts:
             return ""
         first, last = self.steps[0].scale, self.steps[-1].scale
         return (
-            f"{len(self.skipped)} of {len(self.steps)} steps were skipped and the loss scale went "
+            f"{len(self.skipped)} of {len(self.steps)} steps were skipped, and the loss scale went "
             f"from {first:g} to {last:g}"
         )
 

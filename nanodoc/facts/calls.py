@@ -96,6 +96,8 @@ RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 """Functions that the layers of torch call that read a whole sequence step by step."""
 
 ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
+WEIGHING = ("matmul", "bmm", "einsum", "baddbmm")
+"""Functions that multiply the weights of an attention by hand with its values."""
 
 LAYERS = (
     *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),

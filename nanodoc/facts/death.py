@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nanodoc.errors import Phase
 from nanodoc.facts.source import SourceSpan
 
-STACK, LAST_WORDS, SECOND_RUN = "the stack it left", "what it said before it ended", "a second run"
+STACK, LAST_WORDS, SECOND_RUN = "its stack dump", "its last report", "a second run"
 """How the line is known."""
 
 
@@ -52,5 +52,5 @@ class DeathFacts:
         if self.silent_for is not None:
             return f"gave no sign of life for {self.silent_for:.3g} s"
         if self.signal is not None:
-            return f"was ended by {self.signal}"
-        return f"ended itself with exit status {self.status}"
+            return f"was killed by {self.signal}"
+        return f"exited with status {self.status}"

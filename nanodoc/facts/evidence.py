@@ -45,10 +45,16 @@ class Trip:
     """Every gradient is finite and exactly zero: the step hurts nothing."""
 
 
-def measured(missing: str) -> Any:
-    """A field that is None where nothing was measured. `missing` says so in a report's list of what
-    was not checked."""
-    return field(default=None, metadata={"missing": missing})
+EXPERIMENTS = "experiments and fixes"
+EXAMINATION = "examination of the last steps (data, labels, layers, loss)"
+ALWAYS = "finite losses, gradients and weights"
+"""What is asked of every step of every run."""
+
+
+def measured(group: str, missing: str) -> Any:
+    """A field that is None where nothing was measured. A report lists `group` among what was
+    checked, or among what was not, with `missing` as the reason."""
+    return field(default=None, metadata={"group": group, "missing": missing})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +96,7 @@ class Evidence:
     grad_norms: tuple[float, ...] = ()
     amp: str | None = None
     scaler: bool = False
-    graph: GraphFacts | None = measured("the autograd graph was not followed")
+    graph: GraphFacts | None = measured("gradient flow", "no step's autograd graph was recorded")
     """The autograd graph of the step where parameters were first seen without a gradient, or of the
     one that failed."""
     never_got_gradient: tuple[str, ...] = ()
@@ -102,7 +108,9 @@ class Evidence:
     (check-grad-graph)."""
     moved_by_hand: tuple[str, ...] = ()
     """Of those, the ones whose values changed all the same."""
-    ownership: OwnershipFacts | None = measured("the optimizers were not compared with the model")
+    ownership: OwnershipFacts | None = measured(
+        "optimizers against parameters", "the optimizers were not compared with the model"
+    )
     leak: LeakFacts | None = None
     growing: tuple[GrowingFacts, ...] = ()
     probed: tuple[ProbedFacts, ...] = ()
@@ -111,7 +119,7 @@ class Evidence:
     """Of a run with autocast, a GradScaler or half-precision parameters."""
     pattern: Pattern | None = None
     """What experiments on the step that failed, and on those before it, showed."""
-    inspection: InspectionFacts | None = measured("the last steps were not run again")
+    inspection: InspectionFacts | None = measured(EXAMINATION, "the last steps were not re-run")
     """What the last steps call and make, looked at when the run was over."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Those that were configured; "<rule>.<name>" to value."""
@@ -123,9 +131,11 @@ class Evidence:
     """A script was ended before its end: what stands behind its loop was not run."""
     ranges: tuple[RangeFacts, ...] = ()
     """Indices and labels out of range, on the first step or on the one that raised."""
-    loop: LoopFacts | None = measured("the loop was not watched")
-    stats: RunStatistics | None = measured("parameters and layers were not measured")
-    data: DataFacts | None = measured("no batch was measured")
+    loop: LoopFacts | None = measured("order of calls in the loop", "the loop was not watched")
+    stats: RunStatistics | None = measured(
+        "weights and layers over the steps", "parameters and layers were not measured"
+    )
+    data: DataFacts | None = measured("values of the batches", "no batch was measured")
     items: ItemFacts | None = None
     """What single samples of the data set showed when they were drawn again, where they were."""
     asides: AsideFacts | None = None

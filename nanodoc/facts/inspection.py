@@ -249,6 +249,16 @@ class StillFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MixingFacts:
+    """The first call of a step whose result for one position depends on a later token."""
+
+    name: str
+    at: SourceSpan | None
+    clean: frozenset[SourceSpan | None] = frozenset()
+    """Lines of products and attentions before it whose results were seen not to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SequenceFacts:
     """Labels that are tokens of their own inputs."""
 
@@ -262,6 +272,8 @@ class SequenceFacts:
     reads_later: int
     """At how many of two positions the scores depend on an input after their own; -1 where that
     could not be told."""
+    mixing: MixingFacts | None = None
+    """Where reading later tokens begins, as far as that could be measured."""
     at: SourceSpan | None = None
     """The loss's line."""
     ignored: int = -100

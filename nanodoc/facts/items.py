@@ -8,7 +8,7 @@ from nanodoc.facts.source import SourceSpan
 
 AS_IT_WAS = "as it was"
 """Of a picture that is neither mirrored nor turned."""
-ELSEWHERE = "cut out of another place"
+ELSEWHERE = "cropped at a different place"
 """Of an image, beside its mask."""
 
 

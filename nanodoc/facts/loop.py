@@ -137,6 +137,8 @@ class LoopFacts:
     """The loop is the user's own train_step."""
     optimizer_steps: int | None = None
     """How often optimizers stepped in it; None where it is not the user's own."""
+    clip_norms: tuple[float, ...] = ()
+    """The norm of the gradients before each clipping to a norm, of the steps watched in full."""
     writes_files: bool = False
     """It has opened files for writing: run again for many steps, it would write over what it
     wrote."""

@@ -76,7 +76,7 @@ class Stretch:
         if self.passes:
             return "passes"
         if self.finite and self.last_loss is not None:
-            return f"finite, ends at loss {self.last_loss:.3g}"
+            return f"finite, ends at a loss of {self.last_loss:.3g}"
         return "fails too"
 
 

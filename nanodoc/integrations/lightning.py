@@ -26,7 +26,7 @@ __all__ = ["NanodocCallback", "TrainingIsSick"]
 
 
 class NanodocCallback(Callback):
-    """`options` are those of `nanodoc run`, with underscores. One callback for one training."""
+    """`options` are those of `nanodoc run`, with underscores. Use one callback per training."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NanodocCallback(Callback):
 
     @property
     def report(self) -> Report | None:
-        """What was found, when the training is over."""
+        """The findings, once the training has ended."""
         return self._run.report
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -27,14 +27,14 @@ __all__ = ["NanodocCallback", "TrainingIsSick"]
 
 
 class NanodocCallback(TrainerCallback):
-    """`options` are those of `nanodoc run`, with underscores. One callback for one training."""
+    """`options` are those of `nanodoc run`, with underscores. Use one callback per training."""
 
     def __init__(self, **options: Any) -> None:
         self._run = CallbackRun("transformers.Trainer", transformers.trainer, options)
 
     @property
     def report(self) -> Report | None:
-        """What was found, when the training is over."""
+        """The findings, once the training has ended."""
         return self._run.report
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

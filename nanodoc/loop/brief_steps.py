@@ -42,8 +42,8 @@ _SMALL_STEP = 0.5  # seconds: of longer ones, watching in full is next to nothin
 _SHOWN_BY = 4
 """Steps of a script, or on an accelerator, that are run again before any is brief."""
 _UNSEEN = (
-    "The steps before it were watched by their losses alone, and do not come to the same when they "
-    "are run again. With --trace-steps {step} every step is watched in full, and this one traced."
+    "nanodoc recorded only the losses of the steps before it, and re-running them gives different "
+    "results. With --trace-steps {step}, every step is watched in full and this one is traced."
 )
 _MOST_OPEN = 32
 _LOSS, _WEIGHTS = 1e-2, 1e-3
@@ -103,7 +103,7 @@ class BriefSteps:
         self.enabled = step is None or bool(getattr(step, "of_script", False))
         # that the steps of a script, or of a device, come to the same has to be shown first
         self.shown: bool | None = None if runner.observing or runner.device.type != "cpu" else True
-        self._rounds = runner.device.type != "cpu"
+        self.rounds = runner.device.type != "cpu"
         self._ready = False
         self._open: list[BriefStep] = []
         self.until = 0
@@ -295,7 +295,7 @@ class BriefSteps:
     def _alike(self, known: list[torch.Tensor]) -> bool:
         """The weights are those that are known; on an accelerator but for rounding."""
         pairs = [(p.detach(), k) for (_, p), k in zip(self._named, known, strict=True)]
-        if not self._rounds:
+        if not self.rounds:
             return all(torch.equal(now, then) for now, then in pairs)
         # together: what should be zero may be nothing but rounding
         apart = sum(float((now - then).abs().float().square().sum()) for now, then in pairs)
@@ -327,7 +327,7 @@ class BriefSteps:
 
     def _as_it_was(self, loss: float, known: float) -> bool:
         """A step that is run again comes to the loss that is known."""
-        near = self._rounds and abs(loss - known) <= _LOSS * max(abs(loss), abs(known))
+        near = self.rounds and abs(loss - known) <= _LOSS * max(abs(loss), abs(known))
         return loss == known or near
 
     def start_now(self, start: BriefStep) -> StepState:

@@ -9,6 +9,7 @@ from typing import Any
 
 from nanodoc.errors import UserCodeError, chosen_end
 from nanodoc.examination.traceback import describe_failure
+from nanodoc.facts.evidence import EXPERIMENTS
 from nanodoc.facts.failure_kinds import is_told_anywhere
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat import trail
@@ -39,8 +40,8 @@ class Engine(SharedRun):
         parts = of_others_too(self.recipe.model)
         if parts is not None:
             self.lockstep.enabled = self.requested.closely = True
-            why = f"a step is not run again: it reaches {parts}"
-            self._notes.append(("experiments and fixes", why))
+            why = f"steps are not re-run: they reach {parts}"
+            self._notes.append((EXPERIMENTS, why))
         sick = self._stops.before_start()
         hopeless = any(parameter.facts.nonfinite for parameter in sick)
         trouble = Stop()
@@ -70,7 +71,7 @@ class Engine(SharedRun):
             if not interrupts.broke_off:
                 raise
             self._last = None  # nobody knows how far the step came
-            self._notes.append((f"step {step}", "it was broken off, since SIGTERM had come"))
+            self._notes.append((f"step {step}", "interrupted by SIGTERM"))
             return END
         finally:
             interrupts.in_step = False
@@ -108,7 +109,7 @@ class Engine(SharedRun):
             self._over()
             return self._stops.batch(error, step)
         if batches is None:
-            passes = f"the data ended after {step} steps, and begins no further pass"
+            passes = f"the data ended after {step} steps and can't be iterated again"
             self._notes.append(("further steps", passes))
             return END
         contained = [in_own_containers(batch) for batch in batches]

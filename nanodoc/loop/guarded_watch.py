@@ -34,7 +34,7 @@ def is_own(error: BaseException) -> bool:
 def own_error(error: BaseException) -> str:
     """What a report says of an error of nanodoc's own."""
     text = " ".join(said(error).split())[:120]
-    return f"an error of nanodoc's own ended it: {type(error).__name__}: {text}"
+    return f"stopped by an error of nanodoc's own: {type(error).__name__}: {text}"
 
 
 @contextmanager

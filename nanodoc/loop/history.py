@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
+from nanodoc.artifacts import make_folder
 from nanodoc.errors import UsageError
 from nanodoc.strict_json import one_line
 
@@ -30,13 +31,13 @@ class History:
     def __init__(self, folder: Path, training: int = 1) -> None:
         """`training` counts those of a script that makes several; each has a file of its own."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             stem = "history" if training == 1 else f"history-training{training}"
             self.path, self._file = _free_file(folder, stem)
         except OSError as error:
             raise UsageError(
-                f"cannot write to {folder}: {error.strerror or error}; choose another with "
-                "--snapshot-dir"
+                f"cannot write to {folder}: {error.strerror or error}; choose a different folder "
+                "with --snapshot-dir"
             ) from error
         self._waiting: list[dict[str, Any] | str] = [{_HEADER: 1}]
         self._written = 0.0
@@ -108,7 +109,7 @@ def _free_file(folder: Path, stem: str) -> tuple[Path, TextIO | None]:
             continue
         os.ftruncate(descriptor, 0)
         return path, os.fdopen(descriptor, "w", encoding="utf-8")
-    raise OSError(f"{folder} holds 10 000 histories")
+    raise OSError(f"{folder} already holds 10,000 histories")
 
 
 def _ours(path: Path) -> int | None:

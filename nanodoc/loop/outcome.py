@@ -69,8 +69,9 @@ class RunMetrics:
         self._history = history
         self.losses: list[float] = []
         self.lossless = False
-        """The last step differentiated no loss: a stage of a pipeline is sent gradients. Zeros
-        stand in its place."""
+        """The last step differentiated no loss: a stage of a pipeline is sent gradients, or no step
+        had a backward pass that began at one. Zeros stand in its place."""
+        self._met_loss = False
         self.grad_norms: list[float] = []
         self.skipped = 0
         self.own_seconds = 0.0
@@ -123,6 +124,11 @@ class RunMetrics:
             samples_per_second=size / seconds if size else None,
         )
         self.own_seconds += time.perf_counter() - at
+
+    def met(self, losses: Sequence[torch.Tensor], outputs: int) -> None:
+        """What a step has differentiated: losses, or how many outputs that were given gradients."""
+        self._met_loss = self._met_loss or bool(losses)
+        self.lossless = not losses and (bool(outputs) or not self._met_loss)
 
     def brief_step(self, step: BriefStep, loss: float, seconds: float) -> None:
         """A step that went well, watched by its loss alone; its gradient norm counts as that of the

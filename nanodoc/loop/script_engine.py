@@ -197,7 +197,7 @@ class ScriptEngine(BrieflyWatched):
             return self._close_briefly()
         observed, capsule = self._left_alone()
         self._judging = observed
-        self.course.lossless = bool(observed.observer.outputs and not observed.observer.losses)
+        self.course.met(observed.observer.losses, observed.observer.outputs)
         assert isinstance(self._driver, ObservedStep)
         reading = self._driver.read(capsule, observed, None)
         trouble = self._judged(*self._to_judge(capsule, reading), self._began)

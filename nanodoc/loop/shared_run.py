@@ -22,14 +22,14 @@ from nanodoc.tensors.whole_index import first_nonfinite
 from nanodoc.trace.tracer import Tracer
 
 _TRACE_IT = (
-    "With --trace-steps {step}, or trace_steps in code, the same training with the same seeds "
-    "traces this step while it runs, and names the op."
+    "With --trace-steps {step} (trace_steps in code), the same training with the same seeds traces "
+    "this step as it runs and names the op."
 )
 
 
 _FROM_OTHERS = (
-    "What is not finite in this rank's part came out of a collective, into which this rank gave "
-    "finite values: another rank has made it."
+    "The non-finite values in this rank's part came from a collective to which this rank "
+    "contributed finite values: another rank produced them."
 )
 
 
@@ -51,7 +51,7 @@ class SharedRun(LeavingRun):
         if held is not None and trouble.trip is None:
             if (later := trouble.failure) is not None:
                 told = f"{later.type}: {later.first_line[:160]}"
-                self._notes.append(("what the training raised after the sick step", told))
+                self._notes.append(("the error raised after the failed step", told))
             trouble, steps = self._stop_of(held, self._unseen(held.step)), held.step + 1
         return super().conclude(trouble, steps, sick)
 
@@ -96,8 +96,8 @@ class SharedRun(LeavingRun):
         if found is not None:
             earlier = self.lockstep.earlier
             step = capsule.step if earlier is None else earlier.step
-            late = "" if earlier is None else ", after other ranks had made it"
-            self.traced = f"step {step} run again by all ranks together{late}"
+            late = "" if earlier is None else ", after other ranks had passed it"
+            self.traced = f"step {step} re-run by all ranks together{late}"
         return found
 
     def _traced_live(

@@ -132,7 +132,7 @@ class StopExaminer:
                 examined = self._examiner.examine(capsule, told, vitals.grad_norm, indices)
         except KeyboardInterrupt:
             self.interrupted = True
-            self.notes.append(("the step that failed", "the look into it was interrupted"))
+            self.notes.append(("the step that failed", "its examination was interrupted"))
         # weights that were already bad when the step began: the optimizer of the step before made
         # them
         optimizers = self.hurt_by_optimizer() if capsule.step else ()
@@ -168,7 +168,8 @@ class StopExaminer:
         failure = describe_failure(error)
         note_failure(here(), failure, step)
         lost = device_is_lost(failure)
-        return Stop(failure=failure, crash=None if lost else self._failures.at_batch(failure))
+        crash = None if lost else self._failures.at_batch(failure, error.cause)
+        return Stop(failure=failure, crash=crash)
 
     def failure(
         self, capsule: StepState, error: UserCodeError, indices: Sequence[int] | None

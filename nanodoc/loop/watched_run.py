@@ -165,8 +165,8 @@ class WatchedRun:
     ) -> Stop | str:
         """The step that began with `start` raised: a failure, or an end that it chose."""
         if self._open_ended and _SCHEDULE_OVER in str(error.cause):
-            over = f"the learning rate's schedule ended after {start.step} steps"
-            self._notes.append(("further steps", f"{over}, and nobody asked for more"))
+            over = f"the learning-rate schedule ended after {start.step} steps"
+            self._notes.append(("further steps", f"{over}, and --steps asks for no more"))
             return END
         if chosen_end(error):
             self._last = before  # a step that leaves is no step to be looked at
@@ -240,7 +240,7 @@ class WatchedRun:
         self._last = capsule
 
     def _left(self, step: int) -> str:
-        self._notes.append(("further steps", f"the training left by sys.exit in step {step}"))
+        self._notes.append(("further steps", f"the training called sys.exit in step {step}"))
         return END
 
     def _run_step(self, capsule: StepState, began: float) -> Stop | None:
@@ -324,7 +324,7 @@ class WatchedRun:
                     trouble = self._stops.skip(end.sick_skip)
         except KeyboardInterrupt:  # what was seen until now is told
             self._interrupts.asked = True
-            self._notes.append(("further looks at the run's end", "they were interrupted"))
+            self._notes.append(("the remaining checks", "interrupted"))
         return trouble
 
     def _capsule(self, step: int, batches: list[Any]) -> StepState:
@@ -374,7 +374,7 @@ class WatchedRun:
         course = self.course
         facts: dict[str, Any] = {"ranges": self._ranges(trouble, steps)}
         if not (trouble.trip or sick):
-            with telling("what the optimizers hold", self._notes):
+            with telling("the optimizers' parameters", self._notes):
                 facts["ownership"] = self._graph.ownership.facts(len(course.losses))
         for watch in self.watches:
             facts |= watch.facts()

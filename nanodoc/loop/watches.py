@@ -83,13 +83,13 @@ class Watches:
             GuardedWatch(self.graph, "the autograd graph"),
             GuardedWatch(self.amp, "mixed precision"),
             GuardedWatch(self.probes, "nanodoc.probe"),
-            GuardedWatch(self.requested, "the steps that were asked for"),
+            GuardedWatch(self.requested, "the requested steps"),
             GuardedWatch(self.sampler, "sampled steps"),
-            GuardedWatch(self.learning, "how the model learns"),
-            GuardedWatch(SavedFilesWatch(), "files that ranks save"),
+            GuardedWatch(self.learning, "learning statistics"),
+            GuardedWatch(SavedFilesWatch(), "files saved by ranks"),
             GuardedWatch(GroupEndWatch(recipe.model), "the end of the process group"),
-            GuardedWatch(LocalClipWatch(), "clipping of parts of gradients"),
-            GuardedWatch(self.rank_gradients, "gradients of the ranks"),
+            GuardedWatch(LocalClipWatch(), "clipping of sharded gradients"),
+            GuardedWatch(self.rank_gradients, "gradients across ranks"),
         )
         moments = ("before_step", "around_step", "after_backward", "after_step", "line", "hopeless")
         self.hearing = {

@@ -247,3 +247,14 @@ def _values(grad: torch.Tensor) -> torch.Tensor:
 
 def _worst(values: Sequence[float]) -> float:
     return math.nan if any(math.isnan(v) for v in values) else math.inf
+
+
+def values_of(tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
+    """The values of tensors with one element, in one copy to the host; those of subclasses are left
+    out, since a sharded one would have to be gathered from other ranks."""
+    plain = [t.detach().float().reshape(()) for t in tensors if _is_plain(t)]
+    return tuple(torch.stack([t.cpu() for t in plain]).tolist()) if plain else ()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.device.type != "meta"

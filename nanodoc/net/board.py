@@ -81,11 +81,9 @@ def connect(launch: Launch, timeout: float, *, host: bool = False) -> TCPStore:
         said = " ".join(str(error).split())
         if host and "EADDRINUSE" in said:
             raise NoRendezvousError(
-                f"port {launch.port} is in use on this host: set MASTER_PORT to a free one"
+                f"port {launch.port} is in use on this host; set MASTER_PORT to a free one"
             ) from None
-        what = (
-            "rank 0 can't host the store" if host else "what answers there is no store of torch's"
-        )
+        what = "rank 0 can't open the store" if host else "the server there is not a torch TCPStore"
         raise NoRendezvousError(f"{what} at {launch.address}:{launch.port}: {said[:200]}") from None
 
 
@@ -102,13 +100,13 @@ def _wait_for_port(launch: Launch, timeout: float) -> None:
             said = f"the name {launch.address} can't be resolved on this host"
         except TimeoutError:
             said = (
-                "connections time out: a firewall, or an address that can't be reached from this "
-                "host"
+                "connections time out: a firewall blocks them, or this host can't reach that "
+                "address"
             )
         except OSError as error:
             said = (
-                f"{error.strerror or error}: rank 0 was never started, has ended, or listens on "
-                "another port"
+                f"{error.strerror or error}: rank 0 was not started, has ended, or listens on a "
+                "different port"
             )
         if time.monotonic() + _RETRY_SECONDS >= deadline:
             raise NoRendezvousError(

@@ -61,17 +61,19 @@ class Check:
 def _device(place: Place) -> str | None:
     """Allocates, fills and sums; and multiplies matrices whose product is known."""
     if place.backend == "nccl" and place.device.type != "cuda":
-        raise RuntimeError("NCCL needs a GPU, and torch finds none here; nanodoc env says why")
+        raise RuntimeError(
+            "NCCL needs a GPU, but torch finds none here; run nanodoc env to see why"
+        )
     ones = torch.ones(_DEVICE_BYTES // 4, dtype=torch.float32, device=place.device)
     total = float(ones.sum())  # exact: whole numbers up to 2**24
     if total != _DEVICE_BYTES // 4:
-        return f"the sum of {_DEVICE_BYTES // 4} ones on {place.device} is {total:g}"
+        return f"the sum of {_DEVICE_BYTES // 4} ones on {place.device} is wrong: {total:g}"
     square = torch.full((64, 64), 2.0, device=place.device)
     product = float((square @ square)[0, 0])
     return (
         None
         if product == 256.0
-        else f"a product of matrices on {place.device} gives {product:g} instead of 256"
+        else f"a matrix product on {place.device} gives {product:g} instead of 256"
     )
 
 

@@ -47,7 +47,7 @@ def _versions(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
                 Problem(
                     state=state,
                     text=f"{named(ranks)} ({host}) run{'s' if len(ranks) == 1 else ''} {name} "
-                    f"{text}, the others {most}",
+                    f"{text}; the others run {most}",
                     help=f"install the same {name} on every host; check that every rank starts the "
                     "same python",
                 )
@@ -72,10 +72,10 @@ def _asked_interfaces(facts: Sequence[RankFacts]) -> list[Problem]:
             if fact.interfaces and not any(fits(variable, value, name) for name in fact.interfaces):
                 found[fact.host, variable] = Problem(
                     state=FAILED,
-                    text=f"{variable}={value} fits no interface of {fact.host} (there are "
+                    text=f"{variable}={value} matches no interface of {fact.host} (it has "
                     f"{', '.join(fact.interfaces)})",
-                    help=f"set {variable} to the interface between the hosts; where its name "
-                    "differs from host to host, set it on each one",
+                    help=f"set {variable} to the interface that connects the hosts; if its name "
+                    "differs between hosts, set it on each one",
                 )
     return list(found.values())
 
@@ -93,22 +93,22 @@ def _several_hosts(facts: Sequence[RankFacts]) -> list[Problem]:
             found.append(
                 Problem(
                     state=FAILED,
-                    text=f"{ranks} ({host}) would offer the address {first.address}, which leads "
-                    "other hosts to themselves",
+                    text=f"{ranks} ({host}) would announce {first.address}, a loopback address "
+                    "that other hosts can't reach",
                     help="set MASTER_ADDR to an address or name that every host can reach (not "
-                    "localhost), and GLOO_SOCKET_IFNAME / NCCL_SOCKET_IFNAME to the interface "
-                    "between the hosts",
+                    "localhost), and GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the "
+                    "interface that connects the hosts",
                 )
             )
         elif is_loopback(first.resolves_to) and "GLOO_SOCKET_IFNAME" not in first.asked_interfaces:
-            wanted = first.interface or "the interface between the hosts, such as eth0"
+            wanted = first.interface or "the interface that connects the hosts, such as eth0"
             found.append(
                 Problem(
                     state=NOTE,
-                    text=f"{host} resolves its own name to {first.resolves_to}: gloo on {ranks} "
-                    "would offer that to other hosts",
-                    help=f"export GLOO_SOCKET_IFNAME={wanted}, or put the host's real address into "
-                    "its /etc/hosts",
+                    text=f"{host} resolves its hostname to {first.resolves_to}: gloo on {ranks} "
+                    "would announce that address to other hosts",
+                    help=f"export GLOO_SOCKET_IFNAME={wanted}, or put the host's real address "
+                    "in its /etc/hosts",
                 )
             )
     return found
@@ -122,16 +122,16 @@ def _one_network(facts: Sequence[RankFacts]) -> list[Problem]:
     if len({fact.host for fact in facts}) < 2 or len(networks) < 2:
         return []
     said = "; ".join(
-        f"{named([record.rank for record in there])} in {network} ({there[0].interface} on "
+        f"{named([record.rank for record in there])} on {network} ({there[0].interface} on "
         f"{there[0].host})"
         for network, there in networks.items()
     )
     return [
         Problem(
             state=NOTE,
-            text=f"the ranks use interfaces of different networks: {said}",
-            help="if that is not meant so, export GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with "
-            "the interface that joins the hosts",
+            text=f"the ranks use interfaces on different networks: {said}",
+            help="if that is not intended, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the "
+            "interface that connects the hosts",
         )
     ]
 
@@ -146,8 +146,8 @@ def _own_gpus(facts: Sequence[RankFacts], backend: str | None) -> list[Problem]:
             state=FAILED if backend == "nccl" else NOTE,
             text=f"{named([record.rank for record in there])} share one GPU ({there[0].device} on "
             f"{host}); NCCL refuses that",
-            help="start no more ranks on a host than it has GPUs, and let each rank take the GPU "
-            "of its LOCAL_RANK",
+            help="start at most one rank per GPU, and let each rank use the GPU with the index "
+            "LOCAL_RANK",
         )
         for (host, _), there in users.items()
         if len(there) > 1
@@ -159,7 +159,7 @@ def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
         Problem(
             state=FAILED,
             text=f"rank {fact.rank} ({fact.host}) can't use its GPU: {fact.device_error}",
-            help="nanodoc env on that host says more",
+            help="run nanodoc env on that host for details",
         )
         for fact in facts
         if fact.device_error is not None
@@ -167,14 +167,15 @@ def _gpus_of_some(facts: Sequence[RankFacts]) -> list[Problem]:
     without = [fact for fact in facts if fact.device_id is None and fact.device_error is None]
     if without and len(without) < len(facts):
         text = (
-            f"{named([fact.rank for fact in without])} ({without[0].host}) found no GPU, others "
-            "did: gloo is used for all"
+            f"{named([fact.rank for fact in without])} ({without[0].host}) found no GPU, but other "
+            "ranks did: all ranks use gloo"
         )
         found.append(
             Problem(
                 state=NOTE,
                 text=text,
-                help="nanodoc env on that host says why; --backend gloo if that is meant so",
+                help="run nanodoc env on that host to see why; if that is intended, pass "
+                "--backend gloo",
             )
         )
     return found
@@ -189,9 +190,8 @@ def _clocks(facts: Sequence[RankFacts], clocks: Mapping[int, float]) -> list[Pro
     return [
         Problem(
             state=NOTE,
-            text=f"the clock of {host} is {abs(ahead):.0f} s "
-            f"{'ahead of' if ahead > 0 else 'behind'} the first rank's",
-            help="let every host keep its time by NTP (timedatectl status)",
+            text=f"the clock on {host} differs from the first rank's by {ahead:+.0f} s",
+            help="synchronise the clocks with NTP (check with timedatectl status)",
         )
         for host, ahead in away.items()
     ]

@@ -160,8 +160,8 @@ def _verdict(
         return FAILED, f"its process ended {_where(record)}{last}"
     if rank_seen.state == SILENT:
         return FAILED, (
-            f"no sign of life for {rank_seen.silent_for:.0f} s {_where(record)}: frozen, or its "
-            f"network is gone{last}"
+            f"no sign of life for {rank_seen.silent_for:.0f} s {_where(record)}: the process is "
+            f"frozen or its network is down{last}"
         )
     ended = next((failure for failure in reversed(record.failures) if failure.kind != WRONG), None)
     if ended is not None:
@@ -172,7 +172,7 @@ def _verdict(
     if record.finished:
         return OK, f"{len(record.done)} checks"
     if _before_check(record) and not culprits:
-        return FAILED, f"had not entered {record.current} when the check was ended{last}"
+        return FAILED, f"had not entered {record.current} when the check ended{last}"
     if record.current is None:
         return WAITED, f"for {named(culprits)}" if culprits else "for the others"
     where = "in" if record.entered else "before"
@@ -195,7 +195,10 @@ def _stopped(
         rank = record.facts.rank
         return (
             FAILED,
-            f"in ring: nothing came from rank {(rank - 1) % world_size} within the timeout{last}",
+            (
+                f"in ring: received nothing from rank {(rank - 1) % world_size} within the "
+                f"timeout{last}"
+            ),
         )
     return FAILED, f"in {failure.check}: {failure.text}{last}"
 
@@ -214,15 +217,15 @@ def _missing(seen: Mapping[int, Seen], setting: Setting) -> list[Problem]:
     for rank, rank_seen in seen.items():
         if rank_seen.record is not None:
             hosts.setdefault(rank_seen.record.facts.host, []).append(rank)
-    there = "; ".join(f"{named(ranks)} on {host}" for host, ranks in hosts.items()) or "nobody else"
+    there = "; ".join(f"{named(ranks)} on {host}" for host, ranks in hosts.items()) or "nobody"
     return [
         Problem(
             state=FAILED,
             text=f"{named(missing)} of {len(seen)} never arrived at {setting.address} within "
-            f"{setting.timeout:g} s; there were {there}",
-            help="look whether these ranks were started, and whether their hosts reach that "
-            "address and port (a firewall, another network, --nnodes and --nproc-per-node "
-            "that differ between the hosts); --timeout waits longer",
+            f"{setting.timeout:g} s; arrived: {there}",
+            help="check that these ranks were started, that their hosts can reach that address "
+            "and port (firewall, network), and that --nnodes and --nproc-per-node agree on "
+            "all hosts; --timeout waits longer",
         )
     ]
 
@@ -251,27 +254,26 @@ def _help(state: str, record: RankRecord) -> tuple[str, str] | None:
     facts = record.facts
     if state == GONE:
         return (
-            "ended without a word",
-            f"read its own stderr (torchrun --log-dir logs --tee 3), and dmesg on {facts.host} "
+            "ended without a message",
+            f"read its stderr (torchrun --log-dir logs --tee 3), and check dmesg on {facts.host} "
             "for the out-of-memory killer",
         )
     if state == SILENT:
         return "is silent", (
-            f"see whether {facts.host} still answers (ping, ssh) and whether process {facts.pid} "
+            f"check whether {facts.host} still answers (ping, ssh) and whether process {facts.pid} "
             "is stopped or swapped out"
         )
     if _never_entered(record):
         return (
-            "runs but does not come to the check",
-            f"on {facts.host}, py-spy dump --pid {facts.pid} shows what it does",
+            "runs but does not reach the check",
+            f"run py-spy dump --pid {facts.pid} on {facts.host} to see what it is doing",
         )
     if any(failure.kind == NO_ANSWER for failure in record.failures):
         return (
-            "got no answer, though every rank is there",
-            "the hosts reach each other, but the data doesn't get through: export "
-            "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME with the right interface; with NCCL try "
-            "NCCL_IB_DISABLE=1 (no InfiniBand) and NCCL_P2P_DISABLE=1 (no direct way between "
-            "GPUs), one at a time",
+            "got no answer, although every rank is there",
+            "the hosts reach each other, but the data does not arrive: set GLOO_SOCKET_IFNAME and "
+            "NCCL_SOCKET_IFNAME to the right interface; with NCCL, try NCCL_IB_DISABLE=1 (no "
+            "InfiniBand) and NCCL_P2P_DISABLE=1 (no direct GPU-to-GPU transfer), one at a time",
         )
     return None
 
@@ -296,9 +298,9 @@ def _slow_ranks(records: Sequence[RankRecord]) -> list[Problem]:
     return [
         Problem(
             state=NOTE,
-            text=f"rank {rank} ({hosts[rank]}) is slow: it came to {name} after "
+            text=f"rank {rank} ({hosts[rank]}) is slow: it reached {name} after "
             f"{seconds(late_by)}, the median rank after {seconds(median)}",
-            help="look what else runs on that host, and at its clock rate and disks",
+            help="check what else runs on that host, its clock rate and its disks",
         )
         for rank, (late_by, name, median) in sorted(worst.items())
     ]

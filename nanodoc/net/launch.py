@@ -68,7 +68,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Launch:
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     address = environment.get("MASTER_ADDR") or first_host(nodes)
     if not address:
-        raise UsageError("SLURM names no nodes here; set MASTER_ADDR to the host of rank 0")
+        raise UsageError("SLURM lists no nodes here; set MASTER_ADDR to the host of rank 0")
     # one port for each job, the same on every node: jobs that share a node rarely get the same one
     job = _number(environment, "SLURM_JOB_ID", "0")
     return Launch(

@@ -74,7 +74,7 @@ def try_links(rank: int, everyone: Mapping[int, RankFacts], timeout: float) -> s
 def _try_link(other: RankFacts, timeout: float) -> str | None:
     where = f"rank {other.rank} ({other.host}, {other.address} port {other.port})"
     if other.address is None:
-        return f"rank {other.rank} ({other.host}) has no address towards MASTER_ADDR"
+        return f"rank {other.rank} ({other.host}) has no local address that reaches MASTER_ADDR"
     try:
         with (
             socket.create_connection((other.address, other.port), timeout=timeout) as link,
@@ -83,7 +83,8 @@ def _try_link(other: RankFacts, timeout: float) -> str | None:
             heard = lines.readline(_HELLO_BYTES)
     except TimeoutError:
         return (
-            f"no connection to {where}: it timed out (a firewall, or an address of another network)"
+            f"no connection to {where}: it timed out (a firewall, or an address on a different "
+            "network)"
         )
     except OSError as error:
         return f"no connection to {where}: {error.strerror or error}"
@@ -91,7 +92,7 @@ def _try_link(other: RankFacts, timeout: float) -> str | None:
         # a bridge such as docker0 has the same address on every host: one ends up talking to
         # oneself
         return (
-            f"{where} is not who answers there: "
-            f"{heard.decode(errors='replace').strip()[:100] or 'nothing was said'}"
+            f"a different process answers at the address of {where}: "
+            f"{heard.decode(errors='replace').strip()[:100] or 'it sent nothing'}"
         )
     return None

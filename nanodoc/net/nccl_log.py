@@ -18,39 +18,41 @@ _LONGEST, _MOST_BYTES = 200, 2**20
 MEANINGS: tuple[tuple[str, str], ...] = (
     (
         r"Duplicate GPU detected",
-        "two ranks took the same GPU: each must use the one of its LOCAL_RANK",
+        "two ranks use the same GPU: each must use the GPU with the index LOCAL_RANK",
     ),
-    (r"\bWARN\b", "an error, in NCCL's words; the first one is usually the cause of the others"),
+    (r"\bWARN\b", "a warning or error from NCCL; the first one usually causes the others"),
     (
         r"nv_peer_mem|nvidia[-_]peermem",
-        "GPUDirect RDMA: without this kernel module the network card can't read GPU memory, and "
-        "data takes the way through host memory",
+        "GPUDirect RDMA: without this kernel module the network card can't read GPU memory, so "
+        "data goes through host memory",
     ),
     (
         r"GPU Direct RDMA (?:Disabled|disabled)",
-        "the network card can't read GPU memory: data takes the way through host memory, which is "
-        "slower",
+        "the network card can't read GPU memory, so data goes through host memory, which is slower",
     ),
     (
         r"set by environment to",
-        "a variable that changes what NCCL does; leave it out if you don't know why it is set",
+        "a variable that changes what NCCL does; unset it if you don't know why it is set",
     ),
     (
         r"Bootstrap ?: ?Using",
-        "the interface by which ranks find each other; it must be the one between the hosts "
+        "the interface through which ranks find each other; it must connect the hosts "
         "(NCCL_SOCKET_IFNAME sets it)",
     ),
     (
         r"NET/IB : No device found",
-        "no InfiniBand or RoCE here: between hosts, TCP sockets will be used",
+        "no InfiniBand or RoCE here: traffic between hosts will use TCP sockets",
     ),
-    (r"NET/IB : Using", "InfiniBand or RoCE is used between hosts, through these devices"),
+    (r"NET/IB : Using", "traffic between hosts uses InfiniBand or RoCE through these devices"),
     (
         r"NET/Socket : Using",
-        "TCP sockets are used between hosts, through these interfaces; much slower than InfiniBand",
+        (
+            "traffic between hosts uses TCP sockets through these interfaces; much slower than "
+            "InfiniBand"
+        ),
     ),
-    (r"NET/OFI", "libfabric (such as EFA of AWS) is used between hosts"),
-    (r"Using network", "the kind of network that was chosen for traffic between hosts"),
+    (r"NET/OFI", "traffic between hosts uses libfabric (such as AWS EFA)"),
+    (r"Using network", "the network type chosen for traffic between hosts"),
     (r"via P2P", "these two GPUs exchange data directly, over NVLink or PCIe"),
     (
         r"via SHM",
@@ -59,10 +61,10 @@ MEANINGS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"via NET/\S*GDRDMA",
-        "between hosts, and the network card reads GPU memory directly: the fast way",
+        "between hosts; the network card reads GPU memory directly, which is fastest",
     ),
     (r"via NET", "between hosts, through host memory"),
-    (r"via direct|via COLLNET|via NVLS", "through the switch of the network or of NVLink"),
+    (r"via direct|via COLLNET|via NVLS", "through the network switch or the NVLink switch"),
     (r"NCCL version", "must be the same on every host"),
     (r"Init COMPLETE", "the ranks have found each other; what fails later fails in a collective"),
 )

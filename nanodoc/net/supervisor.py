@@ -250,9 +250,9 @@ class Supervisor:
     def _judged(self, seen: dict[int, Seen], terminated: float | None) -> NetReport:
         remark = None
         if self._launch.rank != 0:
-            remark = f"rank {self._launch.rank} reports, for rank 0 can't"
+            remark = f"rank {self._launch.rank} reports because rank 0 can't"
         elif terminated is not None and all(entry.state == ALIVE for entry in seen.values()):
-            remark = "ended by a signal before the checks were over"
+            remark = "ended by a signal before the checks finished"
         names = (
             *(check.name for check in BEFORE_SPEED),
             "latency",

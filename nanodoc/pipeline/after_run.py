@@ -9,10 +9,12 @@ from pathlib import Path
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import said
+from nanodoc.facts.evidence import EXPERIMENTS
 from nanodoc.pipeline.accepted import Baselines, read_baselines, with_accepted
 from nanodoc.report.mlflow_run import check_mlflow, log_to_mlflow
 from nanodoc.report.report import Report
 from nanodoc.report.wandb_run import check_wandb, log_to_wandb
+from nanodoc.rules.catalogue import MEASURED
 from nanodoc.trace.files import shown_path
 
 
@@ -28,6 +30,7 @@ class AfterRun:
     def report(self, found: Report) -> Report:
         """The report as it is shown. Whatever goes wrong is told in it."""
         config = self.config
+        found = replace(found, not_checked=_joined(found))
         report = with_accepted(found, config, self.baselines)
         told = report.artifacts.get("history")
         history = Path(told) if told and Path(told).is_file() else None
@@ -42,6 +45,20 @@ class AfterRun:
             experiment = config.mlflow
             report = _logged(report, "mlflow", lambda: log_to_mlflow(report, history, experiment))
         return report
+
+
+def _joined(report: Report) -> tuple[tuple[str, str], ...]:
+    """What was not checked, each once. Where no step could be re-run, or the run ended in a
+    failure, that one reason stands for all that was not measured."""
+    each = dict.fromkeys(report.not_checked)
+    unmeasured = {(told["group"], told["missing"]) for told in MEASURED.values()}
+    missing = [note for note in each if note in unmeasured]
+    first = [(what, why) for what, why in each if what == EXPERIMENTS][:1]
+    why = first[0][1] if first else "the run ended in the failure above" if report.broke else ""
+    if not (missing and why):
+        return tuple(each)
+    joined = ", ".join(what for what, _ in (*first, *missing))
+    return ((joined, why), *(note for note in each if note not in (*first, *missing)))
 
 
 def prepared(config: Config, *, first: bool = True) -> AfterRun:

@@ -10,6 +10,7 @@ from pathlib import Path
 from nanodoc.config import artifact_folder
 from nanodoc.environment.system import memory, memory_limit
 from nanodoc.errors import UsageError
+from nanodoc.facts.evidence import EXPERIMENTS
 from nanodoc.progress import Progress
 from nanodoc.replay.shared_index import read_index
 from nanodoc.report.fixes import write_patch
@@ -18,7 +19,6 @@ from nanodoc.supervise.job import Job
 from nanodoc.supervise.one_rank import group_of_one
 from nanodoc.supervise.parent import Child
 
-EXPERIMENTS = "experiments and fixes"
 _TIMES = 3
 
 
@@ -39,7 +39,7 @@ def with_experiments(
         return report
     by = f"made of rank {index.first}'s part, by one process with the whole model"
     if not fits(index.size):
-        return _noted(report, f"not {by}: it may not fit into this machine's memory")
+        return _noted(report, f"not {by}: it may not fit in this machine's memory")
     progress.say(f"running rank {index.first}'s part of the step by itself …")
     ended = Child(
         _replay(job, folder),
@@ -51,14 +51,14 @@ def with_experiments(
     ).run()
     if ended.report is None:
         late = ended.silent_for is not None
-        why = ended.usage or ("--budget was used up" if late else "its process ended before")
+        why = ended.usage or ("the --budget is used up" if late else "its process ended first")
         return _noted(report, f"not {by}: {why}")
     first = report.findings[0]
     found = next(
         (one for one in ended.report.findings if one.fingerprint == first.fingerprint), None
     )
     if found is None:
-        return _noted(report, f"not {by}: the step, run so, did not show the same")
+        return _noted(report, f"not {by}: the step did not show the same when it was run this way")
     first = replace(
         first,
         confidence=max(first.confidence, found.confidence),

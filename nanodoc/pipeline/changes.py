@@ -80,7 +80,7 @@ def only(capsule: StepState, samples: Sequence[int]) -> StepState:
         return capsule
     size = batch_size(capsule.batches[0]) if len(capsule.batches) == 1 else None
     if size is None:
-        raise UsageError("--samples: this step's batch has no dimension of samples")
+        raise UsageError("--samples: this step's batch has no sample dimension")
     if any(not 0 <= row < size for row in samples):
         raise UsageError(f"--samples: the batch has {size} samples, numbered from 0")
     return part(capsule, list(samples))

@@ -162,7 +162,7 @@ def _muted(job: Job) -> contextlib.AbstractContextManager[None]:
 
 def _no_connection(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "socket.connect" and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
-        raise PermissionError("no connection to another machine in a training that is run again")
+        raise PermissionError("a training that is re-run may not connect to another machine")
 
 
 def describe_death(error: Exception) -> Failure | None:

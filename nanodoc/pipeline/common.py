@@ -23,8 +23,9 @@ from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.lines import line_of_key
-from nanodoc.recipe.loader import build_recipe, split_entrypoint
+from nanodoc.recipe.loader import build_recipe
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.target import split_entrypoint
 from nanodoc.recipe.trainers import TrainerReturned
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.trace.files import USER, absolute, frame_kind, shown_path
@@ -44,7 +45,7 @@ def kept_going(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
         notes.append(
             (
                 what,
-                f"an error of nanodoc's own ended them: {type(error).__name__}: "
+                f"stopped by an error of nanodoc's own: {type(error).__name__}: "
                 f"{' '.join(str(error).split())[:120]}",
             )
         )

@@ -1,5 +1,5 @@
 """The first steps of a healthy training whose model is sharded over several ranks, once more in one
-process that has the whole model: the looks that run steps again, which no rank of several can make,
+process that has the whole model: the checks that re-run steps, which no rank of several can make,
 since the others would have to make them, too."""
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.facts.evidence import EXPERIMENTS
 from nanodoc.facts.ranks import WELL
-from nanodoc.pipeline.by_itself import EXPERIMENTS, fits
+from nanodoc.pipeline.by_itself import fits
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import unchecked
@@ -26,7 +27,7 @@ _SHARE = 1 / 3
 """Of the budget, for the steps themselves; starting the process and the looks take the rest."""
 _STATES = 3
 """Weights, and the two that Adam keeps of each."""
-_SHOWN = "looks that run steps again"
+_SHOWN = "checks that re-run steps"
 _CACHES = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Where libraries write what the process itself needs."""
 
@@ -44,16 +45,20 @@ def with_looks(
     if not _wanted(job, report):
         return report
     if not can_be_kept_from_writing():
-        return _noted(report, "this system can't keep a second start of the training from writing")
+        return _noted(
+            report, "this system cannot stop a second start of the training from writing files"
+        )
     held = max((rank.whole_size for rank in report.ranks), default=0)
     if not fits(_STATES * held):
-        return _noted(report, "one process with the whole model may not fit into this machine")
+        return _noted(
+            report, "one process with the whole model may not fit in this machine's memory"
+        )
     budget = job.config.budget
     per_step = seconds / max(report.vitals.steps, 1)
     steps = int(min(_MOST_STEPS, report.vitals.steps, max(_SHARE * budget / per_step, 1)))
     if steps < min(_FEWEST_STEPS, report.vitals.steps):
         return _noted(report, f"--budget ({budget:.0f} s) has no room for steps by one process")
-    progress.say("running the first steps by one process with the whole model …")
+    progress.say("running the first steps in one process with the whole model …")
     ended = _run(job, steps, progress, still_there)
     told = ended.report
     if told is None or not told.whole:
@@ -93,16 +98,16 @@ def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], Non
 def _why_not(ended: Ended) -> str:
     """In words for the report."""
     if ended.silent_for is not None:
-        return "--budget was used up"
+        return "the --budget is used up"
     if ended.usage is not None or ended.internal is not None:
         return ended.usage or ended.internal or ""
     told = ended.report
     if told is None:
-        return "the process ended before"
+        return "its process ended first"
     first = next(iter(told.findings), None)
     if told.broke and first is not None:
-        return f"there the training did not go well ({first.code} {first.title})"
-    return "no step of it could be watched"
+        return f"the training failed there ({first.code} {first.title})"
+    return "none of its steps could be watched"
 
 
 def _joined(report: Report, told: Report) -> Report:

@@ -229,12 +229,12 @@ def report_without(
 
 def left_by_itself(job: Job, ended: Ended) -> Report:
     """A script that called os._exit(0), as its author meant it to end."""
-    why = "the script ended its process by itself (os._exit)"
+    why = "the script ended its own process (os._exit)"
     return report_without(
         job,
         ended,
         Evidence(steps_run=ended.trail.finished),
-        [("what is looked at when a run is over", why)],
+        [("checks at the end of a run", why)],
     )
 
 

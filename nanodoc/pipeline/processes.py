@@ -43,7 +43,7 @@ from nanodoc.supervise.wire import WireError, opened, packed
 from nanodoc.trace.files import USER, frame_kind
 
 _SETTINGS = "settings"
-_NO_REPORT = "it left no report: it was ended, or ended itself, before its training was over"
+_NO_REPORT = "it left no report: it ended before its training was over"
 _NUMBER = "_nanodoc_number"  # of a process that is watched
 
 

@@ -61,7 +61,7 @@ def _own_part(path: Path, options: ReplayOptions) -> Path:
     index = read_index(folder)
     if not index.apart:
         raise UsageError(
-            f"{folder} is of a FullyShardedDataParallel, which no rank can run by itself: "
+            f"{folder} is of a FullyShardedDataParallel, which one rank cannot run alone: "
             f"nanodoc replay {folder} --nproc {index.ranks}"
         )
     return part_of(folder, index.first) if path.is_dir() else path

@@ -39,6 +39,6 @@ def check(options: ReplayOptions) -> None:
     if options.experiment is not None and options.experiment not in KEYS:
         raise UsageError(f"no experiment {options.experiment!r}; there are " + ", ".join(KEYS))
     if options.dtype is not None and options.dtype not in DTYPES:
-        raise UsageError(f"--dtype {options.dtype!r} is none of " + ", ".join(DTYPES))
+        raise UsageError(f"--dtype {options.dtype!r} is not one of " + ", ".join(DTYPES))
     if options.minimal is not None and options.minimal.exists():
         raise UsageError(f"{options.minimal} exists already; name another file with --output")

@@ -187,7 +187,7 @@ class ReplayedStep:
             if experiment is not None:
                 rows.append(experiment.row())
             else:
-                notes.append((options.experiment, "there is nothing here that it would change"))
+                notes.append((options.experiment, "it would change nothing here"))
         if options.settings:
             rows.append(self._updated())
         if options.minimal is not None:
@@ -256,7 +256,7 @@ class ReplayedStep:
             if told is not None and not same(told, self.loss):
                 found.append(
                     f"the loss was {told:.6g} there, {self.loss:.6g} here: the step depends on "
-                    "something that the snapshot does not hold"
+                    "something that is not in the snapshot"
                 )
             elif told is not None and norm is not None:
                 whose = " of all ranks together" if (run.get("ranks") or 1) > 1 else ""
@@ -273,7 +273,7 @@ class ReplayedStep:
         """Opens the debugger at the first birth that `evidence` met."""
         if not self._births:
             raise UsageError(
-                "--pdb: the step makes nothing non-finite here, there is nowhere to stop"
+                "--pdb: the step makes no non-finite value here, so there is nowhere to stop"
             )
         birth = self._births[0]
         self.examiner.stop_at_birth(

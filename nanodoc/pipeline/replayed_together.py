@@ -11,7 +11,7 @@ import torch
 
 from nanodoc.config import Config
 from nanodoc.examination.live_trace import LiveStep, value_of
-from nanodoc.facts.evidence import Evidence, Trip
+from nanodoc.facts.evidence import EXPERIMENTS, Evidence, Trip
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.outcome import Outcome
 from nanodoc.measure.gradients import packed_vitals
@@ -114,4 +114,4 @@ def _notes(
         found.append(f"the loss was {told:.6g} there, {here} here")
     notes = [("bitwise reproduction", "; ".join(found))] if found else []
     why = "made of one rank's part, without --nproc, where the script runs on one"
-    return [*notes, ("experiments and fixes", why)]
+    return [*notes, (EXPERIMENTS, why)]

@@ -38,7 +38,7 @@ from nanodoc.recipe.data_loader import loader_of
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
-from nanodoc.rules.catalogue import failed_check, unchecked, unjudged
+from nanodoc.rules.catalogue import checked, failed_check, unchecked, unjudged
 from nanodoc.script.muted import aloud
 
 
@@ -68,7 +68,7 @@ def reported(
     differential = _differential(engine, outcome, config, progress)
     evidence = _with_length(run, engine, outcome)
     if evidence.leaves and not outcome.interrupted:
-        with kept_going("the making of the data", not_checked):
+        with kept_going("where the data are made", not_checked):
             evidence = _with_makings(run, engine, evidence, progress, not_checked)
     if not (outcome.interrupted or evidence.trip or evidence.failure):
         with kept_going("samples drawn again", not_checked):
@@ -78,7 +78,7 @@ def reported(
             evidence = differential.examine(evidence)
             evidence = differential.overfit(evidence) if config.overfit_batch else evidence
     if not outcome.interrupted:
-        with kept_going("the making of the data", not_checked):
+        with kept_going("where the data are made", not_checked):
             evidence = _with_far_line(run, engine, evidence)
     info = run.info(outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
@@ -103,6 +103,7 @@ def reported(
         overfit=evidence.overfit if config.overfit_batch else None,
         of_rank=rank_facts(recipe, outcome, evidence, before),
         amp=evidence.amp_facts,
+        checked=checked(evidence, config.select, config.ignore),
         not_checked=tuple(not_checked),
         unjudged=left,
         interrupted=interrupted,
@@ -133,7 +134,7 @@ def _with_makings(
     not_checked: list[tuple[str, str]],
 ) -> Evidence:
     """The evidence with the lines that made bad values of the batch. Ctrl-C ends the search."""
-    progress.say("following the bad values into the making of the batch …")
+    progress.say("tracing the bad values back to where the batch is made …")
     left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
     source = _source(run, engine)
     search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left, 1.0))
@@ -141,7 +142,7 @@ def _with_makings(
     try:
         return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
     except KeyboardInterrupt:
-        not_checked.append(("the making of the data", "it was interrupted"))
+        not_checked.append(("where the data are made", "it was interrupted"))
         return evidence
 
 
@@ -205,11 +206,11 @@ def without_device_report(run: Run, outcome: Outcome) -> Report:
     failure = outcome.evidence.failure
     lost = failure is not None and device_is_lost(failure)
     why = (
-        "the device answers nothing more after the first such error"
+        "the device no longer responds after such an error"
         if lost
-        else "running the step again would lose the device"
+        else "re-running the step would lose the device"
     )
-    notes = [("everything that is looked at when a run is over", why)]
+    notes = [("all checks at the end of a run", why)]
     if outcome.capsule is not None:
         try:
             artifacts["batch"] = str(
@@ -265,10 +266,13 @@ def _differential(
 
 def _vitals(outcome: Outcome) -> VitalSigns:
     amp, stats, data = outcome.evidence.amp_facts, outcome.evidence.stats, outcome.evidence.data
+    loop = outcome.evidence.loop
     return VitalSigns(
         steps=outcome.steps_run,
         losses=tuple(outcome.losses),
         grad_norms=tuple(outcome.grad_norms),
+        clip_norms=loop.clip_norms if loop is not None else (),
+        optimizer_steps=loop.optimizer_steps if loop is not None else None,
         skipped_steps=outcome.skipped,
         overhead=outcome.overhead,
         rates=tuple(max(rates) for rates in stats.rates if rates) if stats is not None else (),
@@ -294,6 +298,4 @@ def _not_checked(outcome: Outcome, steps: int) -> list[tuple[str, str]]:
         found.append(("the remaining steps", f"the run ended after {outcome.steps_run} of {steps}"))
     if outcome.checkpoints is not None and outcome.checkpoints.note:
         found.append(("earlier weights", outcome.checkpoints.note))
-    if outcome.evidence.amp is None:
-        found.append(("GradScaler", "amp is off"))
     return found

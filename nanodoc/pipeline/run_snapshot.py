@@ -43,7 +43,7 @@ def write_step(
     if trip is None or (capsule is None and shared is None):
         return
     if not run.replayable:
-        why = "nanodoc did not start this training itself, and cannot start it again"
+        why = "nanodoc did not start this training and cannot restart it"
         not_checked.append((_NAME, why))
         return
     try:
@@ -101,7 +101,7 @@ def _write_together(
     parent = run.folder.parent if several_ranks() else run.folder
     try:
         if not all_agree(capsule.step, _NAME):
-            raise OSError("not all ranks came to write their parts")
+            raise OSError("some ranks did not write their parts")
         with (
             SharedFolder(parent, capsule.step, engine.recipe) as folder,
             _content(run, engine, outcome, capsule, **told) as content,

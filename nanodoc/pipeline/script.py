@@ -16,7 +16,7 @@ from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import InternalError, UserCodeError
 from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
-from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.ranks import RankAtStart
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
@@ -47,7 +47,7 @@ from nanodoc.supervise.launch import Launch
 from nanodoc.trace.files import short_path, shown_path
 
 _MOST_TRAININGS = 8  # of one script, that are watched
-_NO_STEP = "no loop of the script made an optimizer step, as far as could be seen"
+_NO_STEP = "no optimizer step was seen"
 
 
 def run_trainer(
@@ -192,8 +192,8 @@ class ScriptRun:
         broken = self._session.broken
         if broken is not None:
             raise InternalError(
-                f"{type(broken).__name__}: {' '.join(str(broken).split())[:200]}; the script ran "
-                "on unwatched, please report this"
+                f"{type(broken).__name__}: {' '.join(str(broken).split())[:200]}; the script "
+                "went on unwatched; please report this"
             ) from broken
         report = self._report or self._nothing()
         if self._earlier_reports:
@@ -309,9 +309,9 @@ class ScriptRun:
         place = f"step {short_path(loop.file)}:{loop.line}"
         session = self._session
         if session.unsafe:
-            place += ", not run again"
+            place += ", not re-run"
         elif session.deferred:
-            place += ", run again only where it is sick"
+            place += ", re-run only if it fails"
         elif session.same is not None:
             place += f", replay of step 0 {session.alike}"
         traced = session.engine.traced if session.engine is not None else ""
@@ -323,18 +323,16 @@ class ScriptRun:
             for place in sorted(self._session.unseen)
         ]
         if self._session.deferred:
-            notes.append(("the first step", f"not run again: {self._session.deferred}"))
+            notes.append(("the first step", f"not re-run: {self._session.deferred}"))
         if self._session.unsafe:
-            why = f"a step is not run again: it reaches {self._session.unsafe}"
-            notes.append(("experiments and fixes", why))
+            notes.append((EXPERIMENTS, f"no step can be re-run: it uses {self._session.unsafe}"))
         elif self._session.same is False:
-            notes.append(
-                (
-                    "experiments and fixes",
-                    "the first step, run again, was not bitwise the same: what is run again says "
-                    "nothing of this script",
-                )
-            )
+            why = f": {self._session.differs}" if self._session.differs else ""
+            notes.append((EXPERIMENTS, f"the first step did not reproduce when it was re-run{why}"))
+        if self._session.reached and (loop := self._session.loop) is not None:
+            place = f"{short_path(loop.file)}:{loop.line}"
+            why = f"--steps {self._config.steps} ended it in the loop at {place}"
+            notes.append(("the rest of the script", why))
         return notes
 
     def _told_to_end(self) -> None:

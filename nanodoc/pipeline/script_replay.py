@@ -42,7 +42,7 @@ from nanodoc.script.states import ScriptEnded
 from nanodoc.supervise.launch import Launch
 from nanodoc.trace.files import shown_path
 
-_SCRIPT = "a script's step is replayed as the script computes it"
+_SCRIPT = "a script's step is replayed exactly as the script computes it"
 
 
 def replay_script(
@@ -139,14 +139,13 @@ class _ScriptReplay:
         if self._found is not None:
             return self._found
         why = f"it raised {type(raised).__name__}: {said(raised)}" if raised is not None else ""
-        more = "in a replay it can neither write files nor start other programs"
+        more = "in a replay it cannot write files or start other programs"
         told = mapping_of(self._content, "run")
         if told.get("sharded") and not self._options.together:
             folder, ranks = self._path.parent, told.get("ranks")
             more = f"by one process; all its ranks: nanodoc replay {folder} --nproc {ranks}"
         raise UsageError(
-            f"{self._named} did not come to a step of its training: {why or 'it made none'} "
-            f"({more})"
+            f"{self._named} did not reach a step of its training: {why or 'it made none'} ({more})"
         )
 
     def _is_the_loop(self, loops: Loops) -> Callable[[Loop], bool]:

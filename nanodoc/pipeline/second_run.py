@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.artifacts import make_folder
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.failure import Failure
@@ -59,7 +60,7 @@ def load_here(recipe: Recipe, steps: int) -> tuple[int, Failure | None]:
 def write_batches(folder: Path, step: int, batches: list[Any]) -> Path:
     """The batches of a step alone, where nothing that lives on its device can be read any more.
     Raises `OSError`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return save(
         {"batches": [plain(batch) for batch in batches]}, folder / f"nanodoc-step{step}-batch.pt"
     )

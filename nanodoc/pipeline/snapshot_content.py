@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from nanodoc.errors import UsageError, said
-from nanodoc.recipe.loader import split_entrypoint
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.target import split_entrypoint
 from nanodoc.replay.archive import first_line
 from nanodoc.replay.plain_values import holds_dropped, like
 from nanodoc.replay.rng import RandomKeeper, RandomState
@@ -63,7 +63,7 @@ def batches_of(content: dict[str, Any], template: Any, data: Any) -> list[Any]:
     try:
         return [like(batch, template) for batch in content["batches"]]
     except UNFIT as error:
-        raise UsageError(f"the snapshot's batch is of no use: {said(error)[:100]}") from error
+        raise UsageError(f"the snapshot's batch cannot be used: {said(error)[:100]}") from error
 
 
 def _drawn_again(content: dict[str, Any], data: Any) -> Any:
@@ -96,7 +96,7 @@ def random_state_of(content: dict[str, Any], device: torch.device) -> RandomStat
             rng.restore(device)
     except (TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
         raise UsageError(
-            f"the snapshot's random states are of no use: {first_line(error)[:100]}"
+            f"the snapshot's random states cannot be used: {first_line(error)[:100]}"
         ) from error
     finally:
         before.restore(device)
@@ -138,16 +138,16 @@ def trusted_file(path: Path, named: str, form: str) -> None:
     try:
         there, inside = path.exists(), is_own_code(path)
     except (OSError, ValueError) as error:  # a text that no file can have for its name
-        why = getattr(error, "strerror", None) or "no file can have this name"
-        raise UsageError(f"the snapshot's recipe is no path: {why}") from error
+        why = getattr(error, "strerror", None) or "no file can have that name"
+        raise UsageError(f"the snapshot's recipe is not a path: {why}") from error
     if not inside:
         raise UsageError(
-            f"the snapshot wants to run {named}, which is outside this folder; allow it with "
+            f"the snapshot wants to run {named}, which is outside this folder; to allow it, pass "
             f"--entrypoint {named}"
         )
     if not there:
         raise UsageError(
-            f"the snapshot's recipe {named} is not here; say where it is with --entrypoint {form}"
+            f"the snapshot's recipe {named} is not here; pass its place with --entrypoint {form}"
         )
 
 
@@ -164,7 +164,7 @@ def trusted_module(name: str) -> None:
         spec = PathFinder.find_spec(f"{name}.__main__", places)
     if spec is None or spec.origin is None or not is_own_code(Path(spec.origin)):
         raise UsageError(
-            f"the snapshot wants to run -m {name}, which is not in this folder; allow it with "
+            f"the snapshot wants to run -m {name}, which is not in this folder; to allow it, pass "
             f'--entrypoint "-m {name}"'
         )
 

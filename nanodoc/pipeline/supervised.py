@@ -90,7 +90,7 @@ def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None
     ) and not (report.of_rank and report.of_rank.grouped):
         alone = (
             "the other ranks",
-            f"RANK and WORLD_SIZE={ranks.size} are set, and no other rank showed itself",
+            f"RANK and WORLD_SIZE={ranks.size} are set, but no other rank appeared",
         )
         return replace(report, not_checked=(*report.not_checked, alone), of_rank=None)
     merged = merged_report(pairs, job.config)
@@ -112,12 +112,12 @@ def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
         raise UsageError(ended.usage)
     if died(ended) and not ended.started:
         raise InternalError(
-            f"the process of the training ended before it began: {death_of(ended).how}; what it "
-            "said is on stderr"
+            f"the process of the training ended before it began: {death_of(ended).how}; its "
+            "output is on stderr"
         )
     if (ended.trail.words or {}).get("said") == CLOSED and ended.report is None:
         raise InternalError(
-            "the training closed the descriptor that nanodoc listens on (os.closerange?); run it "
+            "the training closed nanodoc's file descriptor (os.closerange?); run it "
             "with --in-process"
         )
     if died(ended) or (ended.internal is not None and failure_noted(ended)[0] is not None):
@@ -131,7 +131,7 @@ def _report_of(job: Job, ended: Ended, progress: Progress) -> Report:
             job,
             ended,
             Evidence(steps_run=ended.trail.finished),
-            [("the run", "it was ended from outside")],
+            [("the run", "it was killed from outside")],
         )
     failure, step = failure_noted(ended)
     if failure is not None and job.command == "run" and job.alone and not ended.report.interrupted:
@@ -148,8 +148,8 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
             if job.alone
             else [
                 (
-                    "the batches, loaded again without workers",
-                    "it is done for a recipe that runs in one process",
+                    "loading the batches again without workers",
+                    "only done for a recipe that runs in one process",
                 )
             ]
         )
@@ -170,7 +170,7 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
         return report_without(job, ended, evidence, [("the examination", f"it ended with {why}")])
     if died_examining(ended):
         why = (
-            f"the training came through {ended.trail.finished} steps, and the process that "
+            f"the training finished {ended.trail.finished} steps, and the process that "
             f"examined them {death_of(ended).how}"
         )
         return replace(
@@ -178,7 +178,7 @@ def _dead(job: Job, ended: Ended, progress: Progress) -> Report:
                 job,
                 ended,
                 Evidence(steps_run=ended.trail.finished),
-                [("what is looked at when a run is over", why)],
+                [("checks at the end of a run", why)],
             ),
             interrupted=True,
         )
@@ -197,10 +197,10 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
     """The same run once more, with every line of the user's noted down from the step on that the
     first one died in."""
     if death.killed_for_memory:
-        return replace(death, again_note="not run again: it would be short of memory again")
+        return replace(death, again_note="not re-run: it would run out of memory again")
     if ended.seconds > job.config.budget:
         return replace(death, again_note=_too_long(job, ended))
-    progress.say("running it again, line by line")
+    progress.say("re-running it line by line")
     again = _again(
         job,
         SecondRun(step=death.step, lines=True),
@@ -208,10 +208,10 @@ def _second_run(job: Job, ended: Ended, death: DeathFacts, progress: Progress) -
     )
     other, _ = failure_noted(again)
     if other is not None:
-        note = f"run again, it raised {other.type} in the {other.phase} before it came there"
+        note = f"run again, it raised {other.type} in the {other.phase} before it got there"
         return replace(death, again_note=note)
     if not died(again):
-        return replace(death, again=False, again_note="it did not end so when it was run again")
+        return replace(death, again=False, again_note="it did not end this way when it was re-run")
     second = death_of(again)
     same = (second.signal, second.status, second.step) == (death.signal, death.status, death.step)
     if not same or (death.frames and second.frames and _place(second) != _place(death)):
@@ -329,7 +329,7 @@ def _without_the_device(
     if is_cuda(report.run.device):  # of other devices none offers to wait for every kernel
         named = " ".join(f"{key}={value}" for key, value in BLOCKING.items())
         looks.append(
-            (f"running it again with {named}", SecondRun(), dict(BLOCKING), job.config.device)
+            (f"re-running it with {named}", SecondRun(), dict(BLOCKING), job.config.device)
         )
     for said, again, environment, device in looks:
         progress.say(said)

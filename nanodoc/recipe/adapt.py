@@ -92,9 +92,7 @@ def _check_model_and_data(fields: dict[str, Any], name: str) -> None:
 
 def _check_way_to_a_loss(fields: dict[str, Any], name: str) -> None:
     if not any(fields.get(key) is not None for key in _WAYS_TO_A_LOSS):
-        raise UsageError(
-            f'{name}() returned no way to a loss; give "loss_fn", "criterion" or "train_step"'
-        )
+        raise UsageError(f'{name}() returned no loss; give "loss_fn", "criterion" or "train_step"')
     for key in _WAYS_TO_A_LOSS:
         if fields.get(key) is not None and not callable(fields[key]):
             raise _refusal(fields, name, key, "callable")

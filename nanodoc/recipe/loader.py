@@ -15,33 +15,15 @@ from typing import Any
 from nanodoc.errors import UsageError, UserCodeError, is_users
 from nanodoc.recipe.adapt import as_recipe
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.recipe.target import checked_file, split_entrypoint
 from nanodoc.recipe.trainers import TrainerReturned, training_of
-
-
-def split_entrypoint(entrypoint: str) -> tuple[Path, str]:
-    """`"train.py:build"` as its path and name; the name defaults to `build`. Raises
-    `UsageError`."""
-    file, colon, name = entrypoint.rpartition(":")
-    # no name, or only a Windows drive letter
-    if not colon or (len(file) == 1 and name.startswith(("\\", "/"))):
-        file, name = entrypoint, "build"
-    if not file or not name.isidentifier():
-        raise UsageError(
-            f"entrypoint {entrypoint!r} is not FILE.py:NAME, for example train.py:build"
-        )
-    return Path(file), name
 
 
 def load_callable(entrypoint: str) -> tuple[Callable[..., Any], str]:
     """The callable an entrypoint names, and its name. Raises `UsageError`, or `UserCodeError` if
     the file itself raises."""
     path, name = split_entrypoint(entrypoint)
-    if path.is_dir():
-        raise UsageError(
-            f"{path} is a folder; give a Python file, for example {path}/train.py:build"
-        )
-    if not path.exists():
-        raise UsageError(f"no such file: {path} (looked in {Path.cwd()})")
+    checked_file(path, "run")
     module = _import(path)
     if not hasattr(module, name):
         near = get_close_matches(

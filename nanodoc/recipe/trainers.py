@@ -35,7 +35,8 @@ class TrainerReturned(UsageError):
     def __init__(self, name: str, value: Any, train: Callable[[], Any]) -> None:
         kind = type(value).__name__
         super().__init__(
-            f"{name}() returned a {kind}, which `nanodoc run` examines; this command needs a recipe"
+            f"{name}() returned a {kind}, which only `nanodoc run` supports; this command needs a "
+            "recipe"
         )
         self.train = train
         self.building: BuildWatch | None = None

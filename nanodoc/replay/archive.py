@@ -32,7 +32,7 @@ _LEAVES = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-_REFUSED = "asks for more than tensors and plain values, and was not opened: "
+_REFUSED = "contains more than tensors and plain values and was not opened: "
 
 
 def opened(path: Path) -> Any:
@@ -46,7 +46,7 @@ def opened(path: Path) -> Any:
     except zipfile.BadZipFile as error:
         raise _broken(path, error) from error
     except MemoryError as error:
-        raise UsageError(f"{path} needs more memory than there is") from error
+        raise UsageError(f"{path} needs more memory than is available") from error
     except UsageError:
         raise
     except Exception as error:  # a broken pickle raises whatever its reader stumbles over
@@ -59,7 +59,7 @@ def opened(path: Path) -> Any:
 
 
 def _broken(path: Path, error: BaseException) -> UsageError:
-    return UsageError(f"{path} is not a snapshot, or is truncated: {first_line(error)}")
+    return UsageError(f"{path} is not a snapshot or is truncated: {first_line(error)}")
 
 
 def _described(path: Path) -> int:
@@ -68,7 +68,7 @@ def _described(path: Path) -> int:
     size = path.stat().st_size
     if size > _LARGEST:
         raise UsageError(
-            f"{path} holds {size / 2**30:.0f} GiB; the limit is {_LARGEST / 2**30:.0f} GiB"
+            f"{path} is {size / 2**30:.0f} GiB large; the limit is {_LARGEST / 2**30:.0f} GiB"
         )
     with path.open("rb") as file:
         return described(file, size, str(path))
@@ -85,15 +85,15 @@ def described(file: IO[bytes], size: int, name: str) -> int:
     except (OSError, ValueError, NotImplementedError, struct.error, zlib.error) as error:
         raise zipfile.BadZipFile(str(error)) from error
     if len(records) > _RECORDS:
-        raise UsageError(f"{name} holds {len(records)} records; the limit is {_RECORDS}")
+        raise UsageError(f"{name} has {len(records)} records; the limit is {_RECORDS}")
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        raise UsageError(f"{name} is compressed, which no snapshot is; it was not opened")
+        raise UsageError(f"{name} is compressed, but snapshots are not; it was not opened")
     if sum(record.file_size for record in records) > size:
-        raise UsageError(f"{name} says that it holds more than its {size} bytes; it was not opened")
+        raise UsageError(f"{name} declares more data than its {size} bytes; it was not opened")
     told = sum(r.file_size for r in records if r.filename.endswith(".pkl"))
     if told > _PICKLE:
         raise UsageError(
-            f"{name} holds {told / 2**20:.0f} MiB besides its tensors; the limit is "
+            f"{name} has {told / 2**20:.0f} MiB besides its tensors; the limit is "
             f"{_PICKLE / 2**20:.0f} MiB"
         )
     return told
@@ -115,10 +115,10 @@ class Measure:
     def check(self, content: object) -> None:
         """Raises `UsageError`."""
         if self._count(content, 0) > self._most:
-            raise self._refused("its parts hold each other too often")
+            raise self._refused("its objects reference each other too often")
 
     def _refused(self, why: str) -> UsageError:
-        return UsageError(f"{self._path} is no snapshot that nanodoc wrote: {why}")
+        return UsageError(f"{self._path} is not a snapshot written by nanodoc: {why}")
 
     def _count(self, value: object, depth: int) -> int:
         if isinstance(value, torch.Tensor):
@@ -129,9 +129,9 @@ class Measure:
         if number in self._known:
             return self._known[number]
         if number in self._around:
-            raise self._refused("a part of it holds itself")
+            raise self._refused("one of its objects contains itself")
         if depth > _DEPTH:
-            raise self._refused(f"it is more than {_DEPTH} levels deep")
+            raise self._refused(f"it is nested more than {_DEPTH} levels deep")
         self._around.add(number)
         total = 1 + sum(self._count(part, depth + 1) for part in self._parts(value))
         self._around.discard(number)
@@ -146,7 +146,7 @@ class Measure:
         elif isinstance(value, (list, tuple, set, frozenset)):
             yield from value
         else:
-            raise self._refused(f"it holds a {type(value).__name__[:40]}")
+            raise self._refused(f"it contains a {type(value).__name__[:40]}")
 
     def _tensor(self, tensor: torch.Tensor) -> int:
         if id(tensor) not in self._known:
@@ -171,4 +171,4 @@ def _unsafe_global(error: BaseException) -> str | None:
     match = re.search(
         r"Unsupported (?:global|class|operand)[^.]*?(?:GLOBAL )?([\w.]+) was not", str(error)
     )
-    return match[1] if match else "objects that torch.load refuses with weights_only=True"
+    return match[1] if match else "objects that torch.load rejects with weights_only=True"

@@ -51,7 +51,7 @@ class BatchSource:
                 self._iterator = None
                 if self._yielded == 0:
                     if self.passes == 0:
-                        raise UsageError("the data is empty: it yields no batch") from None
+                        raise UsageError("the data is empty: it yields no batches") from None
                     return None
                 self.passes += 1
                 self._yielded = self._seen = 0

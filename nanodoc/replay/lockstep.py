@@ -72,7 +72,7 @@ def all_told(step: int, on: str, word: str) -> list[str]:
     store = store_of(step, on)
     rank, names = dist.get_rank(), [str(rank) for rank in range(dist.get_world_size())]
     if store is None:
-        raise RuntimeError("the ranks have no store")
+        raise RuntimeError("the ranks share no store")
     store.set(names[rank], word)
     if not _has(store, names, 2 * _PATIENCE):
         raise RuntimeError("a rank did not answer")

@@ -14,9 +14,9 @@ def held_part(model: torch.nn.Module) -> str | None:
     """What of a model this process holds a part of, in words; None where it holds all of it."""
     for name, parameter in model.named_parameters():
         if is_sharded(parameter):
-            return f"{name}, of which each rank holds a part"
+            return f"{name}, which is sharded across ranks"
     if any(map(is_flattened, model.modules())):
-        return "a FullyShardedDataParallel, of whose parameters each rank holds a part"
+        return "FullyShardedDataParallel, which is sharded across ranks"
     return None
 
 

@@ -114,7 +114,7 @@ def like(saved: Any, template: Any) -> Any:
 def _array(saved: Mapping[str, Any]) -> Any:
     tensor, kind = saved[_ARRAY], str(saved.get("dtype"))
     if not isinstance(tensor, torch.Tensor) or kind not in _KINDS:
-        raise ValueError("an array of no known kind")
+        raise ValueError("an array of unknown kind")
     array = tensor.numpy().astype(kind)
     return array if array.ndim else array[()]
 

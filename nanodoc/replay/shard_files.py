@@ -65,7 +65,7 @@ def _metadata_of(folder: Path) -> Any:
     """What the folder says that it holds. Raises `UsageError`."""
     path = folder / _METADATA
     if not path.is_file():
-        raise UsageError(f"{folder} is no snapshot of several ranks: it has no {_METADATA}")
+        raise UsageError(f"{folder} is not a multi-rank snapshot: it has no {_METADATA}")
     if path.stat().st_size > _LARGEST_METADATA:
         raise UsageError(f"{path} is larger than {_LARGEST_METADATA / 2**20:.0f} MiB")
     try:
@@ -75,7 +75,7 @@ def _metadata_of(folder: Path) -> Any:
     except UsageError:
         raise
     except Exception as error:  # a broken pickle raises whatever its reader stumbles over
-        raise UsageError(f"{path} is not what nanodoc wrote: {said(error)[:200]}") from error
+        raise UsageError(f"{path} was not written by nanodoc: {said(error)[:200]}") from error
     return metadata
 
 
@@ -87,12 +87,12 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
             return dtype
-        raise UsageError(f"it asks for {module[:80]}.{name[:80]}, and was not opened")
+        raise UsageError(f"it references {module[:80]}.{name[:80]} and was not opened")
 
 
 def _check(folder: Path, metadata: Any) -> None:
     """Raises `UsageError` where it names anything but tensors in files of the folder."""
-    wrong = UsageError(f"{folder} is no snapshot that nanodoc wrote")
+    wrong = UsageError(f"{folder} is not a snapshot written by nanodoc")
     if type(metadata) is not Metadata or not isinstance(metadata.storage_data, dict):
         raise wrong
     for name, entry in metadata.state_dict_metadata.items():
@@ -117,7 +117,7 @@ def _check(folder: Path, metadata: Any) -> None:
 def _check_part(path: Path, offset: Any, length: Any) -> None:
     """Raises `UsageError` where this part of a file would unpack to more than it holds."""
     if not path.is_file() or type(offset) is not int or type(length) is not int:
-        raise UsageError(f"{path} is no file of a snapshot")
+        raise UsageError(f"{path} is not part of a snapshot")
     if offset < 0 or length < 0 or offset + length > path.stat().st_size:
         raise UsageError(f"{path} is truncated")
     with path.open("rb") as file:

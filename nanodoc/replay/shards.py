@@ -51,7 +51,7 @@ def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[s
     model = dict(content["model"])
     saved = content.get("optimizers")
     if not isinstance(saved, list) or len(saved) != len(recipe.optimizers):
-        raise UsageError(f"{folder} does not fit the training: it has other optimizers")
+        raise UsageError(f"{folder} does not match the training: it has different optimizers")
     optimizers = [_with_states(state, folder) for state in saved]
     reader = ShardReader(folder)
     tensors = dict(_made(recipe, reader.tensors))
@@ -61,7 +61,7 @@ def read_shards(folder: Path, recipe: Recipe, content: dict[str, Any]) -> dict[s
     except UsageError:
         raise
     except Exception as error:  # of any rank, and of what torch finds wrong in the files
-        raise UsageError(f"{folder} does not fit the training: {said(error)[:200]}") from error
+        raise UsageError(f"{folder} does not match the training: {said(error)[:200]}") from error
     for name, tensor in tensors.items():
         kind, _, rest = name.partition(".")
         if kind == _MODEL:
@@ -77,7 +77,9 @@ def _with_states(saved: Any, folder: Path) -> dict[str, Any]:
     """An optimizer's state_dict whose states can be added to. Raises `UsageError`."""
     states = saved.get("state", {}) if isinstance(saved, dict) else None
     if not isinstance(states, dict) or not all(isinstance(one, dict) for one in states.values()):
-        raise UsageError(f"{folder} is no snapshot that nanodoc wrote: an optimizer has no states")
+        raise UsageError(
+            f"{folder} is not a snapshot written by nanodoc: an optimizer has no state"
+        )
     return {**saved, "state": dict(states)}
 
 
@@ -101,5 +103,5 @@ def _made(
                 rows = owned[int(number)] if int(number) < len(owned) else []
                 like = rows[int(row)] if int(row) < len(rows) else None
         if not isinstance(like, torch.Tensor) or like.shape != size:
-            raise UsageError(f"the snapshot does not fit the training: it holds {name[:200]}")
+            raise UsageError(f"the snapshot does not match the training: it contains {name[:200]}")
         yield name, torch.empty_like(like, dtype=dtype, requires_grad=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from nanodoc.artifacts import make_folder
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.fsdp import is_flattened
 from nanodoc.replay.lockstep import all_told, local_bytes
@@ -37,9 +38,9 @@ class SharedFolder:
         sizes = all_told(self._step, "sizes", str(local_bytes(self._recipe)))
         self._size = sum(map(int, sizes))
         if self._size > _LARGEST:
-            raise OSError(f"it would hold {self._size / 2**30:.0f} GiB")
+            raise OSError(f"it would be {self._size / 2**30:.0f} GiB large")
         if self._leads:
-            self._parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._parent)
             path = free_name(self._parent, self._step, "")
             path.mkdir(mode=0o700)
             name = path.name

@@ -41,7 +41,7 @@ def is_part(path: Path) -> bool:
 def read_index(folder: Path) -> Index:
     """Raises `UsageError`."""
     path = folder / INDEX
-    wrong = UsageError(f"{folder} is no snapshot of several ranks that nanodoc wrote")
+    wrong = UsageError(f"{folder} is not a multi-rank snapshot written by nanodoc")
     if not path.is_file() or path.stat().st_size > _LARGEST_INDEX:
         raise wrong
     try:

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import torch
 
+from nanodoc.artifacts import make_folder
 from nanodoc.errors import UsageError
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.archive import first_line, opened
@@ -77,7 +78,7 @@ def snapshot_of(
 def write_snapshot(folder: Path, content: Mapping[str, Any]) -> Path:
     """Writes what `snapshot_of` gives into a new file of the folder, and returns that. Raises
     `OSError` (the caller keeps its diagnosis)."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return save(content, free_name(folder, content["step"]))
 
 
@@ -111,7 +112,7 @@ def save(content: Mapping[str, Any], path: Path) -> Path:
         Path(temporary).unlink(missing_ok=True)
         words = failed[0].strerror if failed else None
         if failed and failed[0].errno == errno.EFBIG:
-            words = "it is larger than a file may be here (ulimit -f)"
+            words = "it exceeds the file-size limit (ulimit -f)"
         raise OSError(words or str(error)) from error
     return path
 
@@ -178,23 +179,23 @@ def read_snapshot(path: Path) -> dict[str, Any]:
         "nanodoc_snapshot" in content or {"x", "state"} <= set(content)
     ):
         raise UsageError(
-            f'{path} is no nanodoc snapshot: it needs the keys nanodoc writes, or "x", "y" and '
-            '"state"'
+            f'{path} is not a nanodoc snapshot: it needs the keys that nanodoc writes, or "x", '
+            '"y" and "state"'
         )
     version = content.get("nanodoc_snapshot", FORMAT)
     if type(version) is not int or version != FORMAT:
         raise UsageError(
-            f"{path} is a snapshot of format {_told(version)}; this nanodoc reads format {FORMAT}"
+            f"{path} has snapshot format {_told(version)}; this nanodoc reads format {FORMAT}"
         )
     if "nanodoc_snapshot" in content:
         for key in NEEDED:
             if key not in content:
-                raise UsageError(f"{path} is no snapshot that nanodoc wrote: it has no {key!r}")
+                raise UsageError(f"{path} is not a snapshot written by nanodoc: it has no {key!r}")
     with warnings.catch_warnings(action="ignore"):  # as of numbers that require gradients
         for key, (fits, what) in SHAPE.items():
             if key in content and not fits(content[key]):
                 raise UsageError(
-                    f"{path} is no snapshot that nanodoc wrote: its {key!r} is not {what}"
+                    f"{path} is not a snapshot written by nanodoc: its {key!r} is not {what}"
                 )
     return content
 
@@ -212,7 +213,7 @@ def restore_into(recipe: Recipe, content: Mapping[str, Any]) -> None:
         if recipe.scaler is not None and content.get("scaler"):
             recipe.scaler.load_state_dict(content["scaler"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UsageError(f"the snapshot does not fit the recipe: {first_line(error)}") from error
+        raise UsageError(f"the snapshot does not match the recipe: {first_line(error)}") from error
     modules = dict(recipe.model.named_modules())
     for path, attributes in content.get("attributes", {}).items():
         if path in modules:

@@ -266,8 +266,8 @@ class StepRunner:
         assert recipe.criterion is not None
         if not isinstance(batch, (list, tuple)) or len(batch) != 2:
             raise UsageError(
-                '"criterion" needs batches of (input, target); this one is a '
-                f'{type(batch).__name__}: use "loss_fn" for it'
+                '"criterion" needs batches of (input, target), but this one is a '
+                f'{type(batch).__name__}; use "loss_fn" instead'
             )
         return recipe.criterion(recipe.model(batch[0]), batch[1])
 
@@ -336,7 +336,7 @@ def _check_scalar(loss: Any) -> None:
         raise UsageError("the loss is complex; return a real scalar")
     if loss.layout is not torch.strided or loss.is_meta:
         kind = "on the meta device" if loss.is_meta else str(loss.layout).removeprefix("torch.")
-        raise UsageError(f"the loss is {kind}; return a scalar that has a value, and is dense")
+        raise UsageError(f"the loss is {kind}; return a dense scalar that has a value")
 
 
 def _accepted_arguments(function: Callable[..., Any]) -> int:
@@ -349,7 +349,7 @@ def _accepted_arguments(function: Callable[..., Any]) -> int:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2:
         raise UsageError(
-            f"train_step takes {len(positional)} arguments; it is called as train_step(model, "
+            f"train_step takes {len(positional)} arguments, but nanodoc calls train_step(model, "
             "batch, optimizer, scaler)"
         )
     return min(4, len(positional))

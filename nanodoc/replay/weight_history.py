@@ -80,7 +80,7 @@ class WeightHistory:
         self._memory: float | None = None  # bytes that may be taken
         self._step_seconds = 0.0  # of the last steps, a moving mean
         self.enabled = enabled
-        self.note = "" if enabled else "switched off"
+        self.note = "" if enabled else "switched off (--no-checkpoints)"
         """Why there are none, or fewer than asked for."""
         self.first: StepState | None = None
         self.good: StepState | None = None
@@ -109,7 +109,7 @@ class WeightHistory:
         except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
             self.enabled = False
             self.note = (
-                f"the step's start could not be kept: {type(error).__name__}: "
+                f"the start of a step could not be copied: {type(error).__name__}: "
                 f"{' '.join(str(error).split())[:100]}"
             )
 
@@ -307,7 +307,7 @@ class WeightHistory:
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
             self.note = (
-                f"of {_KEPT} copies of weights and optimizer states ({needed / 2**20:.0f} MiB "
-                f"each) an eighth of the free memory holds {fitting}"
+                f"an eighth of the free memory holds {fitting} of {_KEPT} copies of weights and "
+                f"optimizer states ({needed / 2**20:.0f} MiB each)"
             )
         return fitting

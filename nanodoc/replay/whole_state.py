@@ -110,7 +110,7 @@ class WholeState:
 
     def _container(self, value: Any) -> None:
         if len(value) > _LONGEST:
-            self.unsafe = f"a {type(value).__name__} of {len(value)} entries"
+            self.unsafe = f"a {type(value).__name__} of {len(value)} entries, too many to copy"
             return
         self._restores.append(contents(value))
         if len(value) <= LONGEST:
@@ -159,7 +159,7 @@ class WholeState:
     def _array(self, value: Any) -> None:
         size = getattr(value, "nbytes", None) or len(value)
         if size > _LARGEST:
-            self.unsafe = f"a {type(value).__name__} of {size} bytes"
+            self.unsafe = f"a {type(value).__name__} of {size} bytes, too many to copy"
             return
         before = value[:].copy() if hasattr(value, "nbytes") else value[:]
 
@@ -174,7 +174,7 @@ class WholeState:
             return
         if not file.seekable():
             if not file.isatty() and file not in (sys.stdout, sys.stderr):
-                self.unsafe = "a stream that is written to"
+                self.unsafe = "an output stream that can't be rewound"
             return
         file.flush()
         place = file.tell()

@@ -102,7 +102,7 @@ def accepted_lines(report: Report) -> list[str]:
         )
     lines += [
         f"unused: # nanodoc: ignore[{clean(', '.join(one.codes))}] at {clean(one.file)}:{one.line} "
-        "accepted nothing in this run"
+        "matched no finding in this run"
         for one in report.unused_ignores
     ]
     return lines

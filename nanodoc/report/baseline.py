@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from nanodoc.artifacts import make_folder
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.errors import UsageError
 from nanodoc.report.secrets import hidden
@@ -38,25 +39,25 @@ def read_baseline(path: Path) -> tuple[Known, ...]:
     `UsageError`."""
     try:
         if not path.is_file():
-            raise UsageError(f"no such baseline: {path}; --write-baseline {path} writes one")
+            raise UsageError(f"no such baseline: {path}; --write-baseline {path} creates it")
         if path.stat().st_size > _LARGEST:
-            raise UsageError(f"the baseline {path} has more than {_LARGEST >> 20} MiB")
+            raise UsageError(f"the baseline {path} is larger than {_LARGEST >> 20} MiB")
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no baseline: {str(error)[:100]}") from error
+        raise UsageError(f"{path} is not a baseline: {str(error)[:100]}") from error
     rows = content.get("findings") if isinstance(content, dict) else None
     if not isinstance(rows, list) or "baseline" not in content or "nanodoc" not in content:
-        raise UsageError(f"{path} is no baseline of nanodoc's; --write-baseline writes one")
+        raise UsageError(f"{path} is not a nanodoc baseline; --write-baseline creates one")
     if content["baseline"] != _VERSION:
         raise UsageError(
-            f"{path} has version {str(content['baseline'])[:20]}; this nanodoc reads {_VERSION}"
+            f"{path} has version {str(content['baseline'])[:20]}, but this nanodoc reads {_VERSION}"
         )
     known = []
     for row in rows:
         told = row if isinstance(row, dict) else {}
         fingerprint, file = told.get("fingerprint"), told.get("file")
         if not isinstance(fingerprint, str) or not isinstance(file, str):
-            raise UsageError(f"{path}: a finding without its fingerprint or file")
+            raise UsageError(f"{path}: a finding has no fingerprint or no file")
         known.append(Known(fingerprint, file))
     return tuple(known)
 
@@ -71,8 +72,8 @@ def check_baseline_file(path: Path) -> None:
         raise UsageError(f"--write-baseline {path}: {error.strerror or error}") from error
     except UsageError as error:
         raise UsageError(
-            f"--write-baseline {path}: this file is there and is no baseline of nanodoc's; it "
-            "stays as it is, choose another name"
+            f"--write-baseline {path}: this file exists and is not a nanodoc baseline; choose "
+            "a different name"
         ) from error
 
 
@@ -93,7 +94,7 @@ def baseline_text(findings: Iterable[Finding], version: str) -> str:
 def write_baseline(path: Path, findings: Iterable[Finding], version: str) -> None:
     """Writes the baseline that accepts `findings`, in the place of the one that was there. Raises
     `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     made = path.with_name(f".{path.name}.{os.getpid()}")
     with made.open("x", encoding="utf-8", errors="backslashreplace") as file:
         file.write(baseline_text(findings, version))

@@ -58,7 +58,7 @@ def _rows(environment: Environment) -> Iterator[tuple[str, str]]:
     yield "nanodoc", environment.nanodoc
     yield from environment.facts.items()
     for gpu in environment.gpus:
-        fits = {True: "", False: ", no code for it in this build", None: ", support unknown"}[
+        fits = {True: "", False: ", not supported by this torch build", None: ", support unknown"}[
             gpu.supported
         ]
         yield (
@@ -68,7 +68,7 @@ def _rows(environment: Environment) -> Iterator[tuple[str, str]]:
     yield (
         "packages",
         ", ".join(f"{name} {version}" for name, version in environment.packages.items())
-        or "none of the usual ones",
+        or "no related packages found",
     )
     yield (
         "variables",

@@ -18,7 +18,7 @@ _STYLES = {"headline": "bold red", "warning": "bold yellow", "help": "bold cyan"
 _SHOWN_LINES, _LONGEST_LINE = 4, 240
 _SHOWN_OTHERS, _LONGEST_OTHER = 3, 100
 UNKNOWN = "this message is not in the knowledge base"
-NEXT, NEXT_OF_INSTALLATION = "nanodoc run FILE.py:build", "nanodoc env"
+NEXT, NEXT_OF_INSTALLATION = "nanodoc run train.py", "nanodoc env"
 _OF_INSTALLATION = re.compile(
     r"(?:ImportError|ModuleNotFoundError|OSError|LinkError|CDLL|LoadError)\b|\bDLL\b"
     r"|\.so(?:\.\d{1,4}){0,3}\b|\.dll\b|undefined symbol"
@@ -52,7 +52,7 @@ def render(
         _note(
             out,
             gutter,
-            "there is no entry for it; the message and the line are what there is to go by",
+            "nanodoc has no entry for it; start from the message and its line",
         )
         _next(out, gutter, next_of_unknown(answer))
     else:

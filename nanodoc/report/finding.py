@@ -12,7 +12,7 @@ from urllib.parse import quote
 from rich.style import Style
 from rich.text import Text
 
-from nanodoc.diagnosis.finding import GROWTH, Finding, Fix
+from nanodoc.diagnosis.finding import GROWTH, USUAL_CAUSE, Finding, Fix
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import DATA, ENVIRONMENT, MATHEMATICS, PRECISION, WEIGHTS
 from nanodoc.report.fixes import changed_line
@@ -31,7 +31,7 @@ STYLES = {
 }
 CAUSES = {
     PRECISION: "precision",
-    DATA: "the data at hand",
+    DATA: "the data",
     WEIGHTS: "weights that went wrong earlier",
     MATHEMATICS: "the mathematics of this op",
     ENVIRONMENT: "the environment",
@@ -39,6 +39,7 @@ CAUSES = {
 MOST_LINES = 20
 """Of a finding without -v."""
 PASSED, FAILED, NOT_RUN = "✓", "✗", "–"
+_APART = (GROWTH, USUAL_CAUSE)  # evidence with a line of its own, with and without -v
 _FEW = 6  # samples that are named one by one
 _CODE = 3  # lines of a long statement
 _IN_BRACKETS = re.compile(r" \([^()]*\)$")
@@ -147,11 +148,14 @@ def _linked(where: SourceSpan, links: bool) -> Style | str:
 
 
 def _why(block: Block, finding: Finding, verbose: int) -> None:
-    growth = next((value for label, value in finding.evidence if label == GROWTH), None)
-    if growth is not None:
-        block.note(f"{GROWTH}: {clean(str(growth))}", most=None if verbose else 2, gives=12)
+    said = {label: clean(str(value)) for label, value in finding.evidence if label in _APART}
+    if GROWTH in said:
+        block.note(f"{GROWTH}: {said[GROWTH]}", most=None if verbose else 2, gives=12)
     block.note(_situation(finding), least=0, gives=30)
     block.note(clean(finding.explanation), most=None if verbose else 6, least=2, gives=40)
+    if USUAL_CAUSE in said:
+        most = None if verbose else 3
+        block.note(f"{USUAL_CAUSE}: {said[USUAL_CAUSE]}", most=most, least=1, gives=42)
     block.note(_who(finding, verbose), most=None if verbose else 2, gives=35)
     if verbose:
         _evidence(block, finding, verbose)
@@ -161,7 +165,7 @@ def _evidence(block: Block, finding: Finding, verbose: int) -> None:
     evidence = [
         f"{clean(label)} {_value(value)}"
         for label, value in finding.evidence
-        if value is not None and label != GROWTH and not label.startswith("frame ")
+        if value is not None and label not in _APART and not label.startswith("frame ")
     ]
     if evidence:
         block.note("evidence: " + ", ".join(evidence))
@@ -178,7 +182,8 @@ def _situation(finding: Finding) -> str:
     parts = []
     if finding.step is not None:
         parts.append(f"step {finding.step}")
-    parts.append(finding.phase)
+    if finding.phase != "script":  # the explanation says so
+        parts.append(finding.phase)
     if (finding.culprit.node or finding.culprit.op) and finding.culprit.kind != "optimizer":
         parts.append(finding.culprit.node or str(finding.culprit.op))
     return clean(", ".join(parts))
@@ -200,15 +205,20 @@ def folded(numbers: tuple[int, ...], few: int) -> str:
 
 
 def _path(finding: Finding, *, all_of_it: bool) -> str:
-    """The way from the cause to the symptom: op, line and magnitude."""
+    """The way from the cause to the symptom: op, line, module and magnitude."""
     if len(finding.chain) < 2:
         return ""
     most = len(finding.chain) if all_of_it else 6
     steps = []
+    inside: str | None = ""
     for link in finding.chain[:most]:
         bad = f" {link.nonfinite_out} bad" if link.nonfinite_out else ""
         name = link.op.split(".")[1] if "." in link.op else link.op
-        steps.append(f"{clean(name)}{f' (line {link.line})' if link.line else ''}{bad}")
+        place = f"line {link.line}" if link.line else ""
+        if link.module and link.module != inside:  # said where it changes
+            place += f"{' ' if place else ''}in module {clean(link.module)}"
+        inside = link.module
+        steps.append(f"{clean(name)}{f' ({place})' if place else ''}{bad}")
     return "spread: " + " → ".join(steps) + (" → …" if len(finding.chain) > most else "")
 
 
@@ -308,7 +318,7 @@ def fix_status(fix: Fix) -> str:
     if not fix.verified:
         if fix.verified is None:
             return (
-                "stays finite, but there is nothing healthy to measure it on"
+                "stays finite, but there is no healthy loss to compare with"
                 if fix.loss_of == UNMEASURED
                 else "not tried"
             )

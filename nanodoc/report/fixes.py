@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from nanodoc.artifacts import make_folder
 from nanodoc.diagnosis.finding import Finding, Fix
 from nanodoc.facts.source import SourceSpan
 from nanodoc.report.report import Report
@@ -70,14 +71,14 @@ def write_patch(report: Report, folder: Path) -> Report:
     text, left_out = _unified(wanted)
     if not text:
         why = left_out or (
-            "no fix of one line was verified" if report.findings else "nothing was found"
+            "no one-line fix was verified" if report.findings else "nothing was found"
         )
         return replace(report, not_checked=(*report.not_checked, ("--fix", why)))
     path, number = folder / "nanodoc.patch", 2
     while path.exists():
         path, number = folder / f"nanodoc-{number}.patch", number + 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with path.open("x", encoding="utf-8", newline="") as file:
             file.write(text)
     except OSError as error:
@@ -117,7 +118,7 @@ def _unified(changes: Iterable[tuple[SourceSpan, str, str]]) -> tuple[str, str]:
         try:
             ast.parse("".join(after).removeprefix("\ufeff"))
         except SyntaxError:
-            left_out = f"{name} would no longer parse"
+            left_out = f"{name} would not parse with the fix"
             continue
         shown = name.lstrip("/") if Path(name).is_absolute() else name
         parts += difflib.unified_diff(before, after, f"a/{shown}", f"b/{shown}")

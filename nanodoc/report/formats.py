@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.report.report import Report
 from nanodoc.report.terminal import Look, render
 from nanodoc.strict_json import in_ascii
@@ -16,7 +17,6 @@ MARKUP = ("html", "junit")
 _RENDERERS = {
     "json": ("machine", "render_json"),
     "github": ("machine", "render_github"),
-    "sarif": ("sarif", "render_sarif"),
     "junit": ("junit", "render_junit"),
     "markdown": ("markdown", "render_markdown"),
     "gitlab": ("code_quality", "render_code_quality"),
@@ -24,9 +24,17 @@ _RENDERERS = {
 """(module of this room, its function): imported when the form is asked for."""
 
 
-def rendered(report: Report, form: str, look: Look, *, beside: Path | None = None) -> str:
+def rendered(
+    report: Report,
+    form: str,
+    look: Look,
+    *,
+    beside: Path | None = None,
+    rules: Iterable[Rule] = (),
+) -> str:
     """The report in that form. `beside`: the folder of a report that was read, and may be somebody
-    else's; None of one that was made here."""
+    else's; None of one that was made here. `rules` is the catalogue, for the forms that hold its
+    texts."""
     if report.snapshot is not None and form == "full":
         from nanodoc.report.snapshot import render_snapshot
 
@@ -35,6 +43,10 @@ def rendered(report: Report, form: str, look: Look, *, beside: Path | None = Non
         return render(report, look, concise=form == "concise")
     if form == "html":
         return _page(report, beside)
+    if form == "sarif":
+        from nanodoc.report.sarif import render_sarif
+
+        return render_sarif(report, rules)
     module, function = _RENDERERS[form]
     renderer: Callable[[Report], Any] = getattr(import_module(f"nanodoc.report.{module}"), function)
     return str(renderer(report))

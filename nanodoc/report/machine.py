@@ -24,11 +24,15 @@ def render_github(report: Report) -> str:
     """One workflow command per finding, shown by GitHub beside the line it names."""
     lines = [_annotation(finding) for finding in without_secrets(report).findings]
     lines.append(
-        f"nanodoc: {report.verdict} ({len(report.findings)} findings"
+        f"nanodoc: {report.verdict} ({_many(len(report.findings), 'finding')}"
         + (f", {len(report.accepted)} accepted" if report.accepted else "")
-        + f" in {report.vitals.steps} steps)"
+        + f" in {_many(report.vitals.steps, 'step')})"
     )
     return "\n".join(lines) + "\n"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _annotation(finding: Finding) -> str:

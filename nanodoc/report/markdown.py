@@ -58,7 +58,8 @@ def _section(finding: Finding) -> list[str]:
     if culprit.samples:
         rows = culprit.dataset_indices
         of_data = f" (data set {folded(rows, _FEW)})" if rows else ""
-        out += [f"Samples {folded(culprit.samples, _FEW)} of the batch{of_data}", ""]
+        word = "Sample" if len(culprit.samples) == 1 else "Samples"
+        out += [f"{word} {folded(culprit.samples, _FEW)} of the batch{of_data}", ""]
     if finding.experiments:
         out += ["| tried | outcome |", "|---|---|"]
         for row in finding.experiments:

@@ -33,8 +33,8 @@ def check_mlflow(experiment: str, *, ask: bool = True) -> None:
         _experiment(_client(), experiment)
     except Exception as error:  # of any store and its server
         raise UsageError(
-            f"--mlflow: the store cannot be used ({said(error)[:300]}); MLFLOW_TRACKING_URI names "
-            "another one"
+            f"--mlflow: cannot use the store ({said(error)[:300]}); set MLFLOW_TRACKING_URI to use "
+            "a different one"
         ) from error
 
 

@@ -87,9 +87,9 @@ def _check(check: CheckOutcome, world_size: int) -> Text:
         if world_size > 1:
             out.append(f" … {seconds(check.slowest)}")
         if check.ranks_through < world_size:
-            out.append(f"  ({check.ranks_through} of {world_size} ranks are through)")
+            out.append(f"  ({check.ranks_through} of {world_size} ranks passed)")
     else:
-        out.append("not reached" if check.state == NOT_REACHED else "no rank is through", "dim")
+        out.append("not reached" if check.state == NOT_REACHED else "no rank passed", "dim")
     return out.append("\n")
 
 
@@ -102,7 +102,7 @@ def _speeds(report: NetReport) -> Text:
         size = f"{speed.size / 2**20:g} MiB" if speed.size >= 2**20 else f"{speed.size} B"
         if speed.seconds is None:
             out.append(
-                f"  {size:>10}  left out: it would take more than half of the timeout\n", "dim"
+                f"  {size:>10}  skipped: it would take more than half of the timeout\n", "dim"
             )
             continue
         out.append(f"  {size:>10}  {seconds(speed.seconds):>8}")
@@ -135,13 +135,13 @@ def _log(report: NetReport) -> Text:
     if not report.verbose:
         return out
     if report.log:
-        out.append("\nwhat NCCL says (one line of each kind):\n")
+        out.append("\nNCCL log (one line of each kind):\n")
     for line in report.log:
         out.append(f"  {clean(line)}\n", "dim").append(f"    → {meaning(line) or ''}\n")
     if not report.log:
         out.append(
             "\nNCCL wrote no log"
-            + (": gloo was used, which has none\n" if report.backend == "gloo" else "\n")
+            + (": the backend was gloo\n" if report.backend == "gloo" else "\n")
         )
     return out
 
@@ -154,7 +154,7 @@ def _verdict(report: NetReport) -> Text:
         )
         if len(report.hosts) < 2:
             out.append(
-                "; next: nanodoc net, without a launcher, prints the launch line for several hosts"
+                "; next: nanodoc net without a launcher prints how to launch on several hosts"
             )
         return out.append("\n")
     said: dict[str, list[int]] = {}
@@ -166,10 +166,10 @@ def _verdict(report: NetReport) -> Text:
         : 0 if parts else 1
     ]
     more = f"; and {len(parts) - _MOST_SAID} more" if len(parts) > _MOST_SAID else ""
-    parts = parts or ["ended before the checks were over"]
+    parts = parts or ["ended before the checks were done"]
     out.append("verdict: failed", "bold red").append(f" ({'; '.join(parts[:_MOST_SAID])}{more})")
     if report.backend == "nccl" and not report.verbose:
-        out.append("; next: the same with --verbose, which shows and explains NCCL's log")
+        out.append("; next: add --verbose to see NCCL's log explained")
     return out.append("\n")
 
 
@@ -177,13 +177,13 @@ def guide(host: str, port: int) -> str:
     """How to run the check: one host, several hosts, SLURM, and when to look at NCCL's log."""
     return f"""nanodoc {__version__} · net: do all ranks reach each other, and how fast?
 
-Nothing has launched this process as a rank (RANK is not set). One of these does:
+This process was not launched as a rank (RANK is not set). Use one of these:
 
   several processes on this host
     torchrun --nproc-per-node 2 -m nanodoc net        # as many as there are GPUs; without GPUs gloo is used
     nanodoc net --nproc 2                             # the same without torchrun
 
-  several hosts: the same line on each of them, at about the same time; this one is {host}
+  several hosts: run the same line on each, at about the same time; this host is {host}
     torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d \\
         --rdzv-endpoint {host}:{port} --rdzv-id check -m nanodoc net
 
@@ -199,9 +199,9 @@ Nothing has launched this process as a rank (RANK is not set). One of these does
     (or, with --ntasks-per-node=8 and a GPU for each task: srun nanodoc net)
 
 When it fails:
-  a rank never arrives     a firewall, another address, or a host where it was not started: the report names rank and host
-  ranks don't connect      export GLOO_SOCKET_IFNAME=… and NCCL_SOCKET_IFNAME=… with the interface between the hosts (ip -br addr)
-  NCCL hangs or is slow    --verbose sets NCCL_DEBUG=INFO and explains its lines: which interface, InfiniBand or sockets, P2P or
-                           shared memory. In your own training set it when init or the first collective fails; it costs nothing later
+  a rank never arrives     a firewall, a wrong address, or a host where it was not started: the report names rank and host
+  ranks don't connect      export GLOO_SOCKET_IFNAME=… and NCCL_SOCKET_IFNAME=…, the interface between the hosts (ip -br addr)
+  NCCL hangs or is slow    --verbose sets NCCL_DEBUG=INFO and explains its lines: interface, InfiniBand or sockets, P2P or
+                           shared memory. Set it in your training when init or the first collective fails; it costs nothing later
   rehearse a failure       --drill 1:die@all_reduce, 1:hang@barrier, 1:slow@ring, 1:wrong@all_gather or 1:version
 """  # noqa: E501 - a table for the terminal

@@ -53,7 +53,7 @@ def _range(facts: Sequence[TensorFacts]) -> str:
     return (
         f"{min(lows):.4g} … {max(highs):.4g}"
         if lows and highs
-        else "nothing finite"
+        else "no finite value"
         if facts
         else ""
     )

@@ -1,4 +1,4 @@
-"""The public JSON form of a report (schema version 1): every field is there, null or empty where it
+"""The public JSON form of a report (schema version 2): every field is there, null or empty where it
 doesn't apply."""
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def public_form(report: Report) -> dict[str, Any]:
         "findings": [_finding(finding) for finding in report.findings],
         "accepted": [_accepted(one) for one in report.accepted],
         "unused_ignores": [asdict(ignore) for ignore in report.unused_ignores],
+        "checked": list(report.checked),
         "not_checked": [{"what": what, "why": why} for what, why in report.not_checked],
         "vitals": {
             "steps": report.vitals.steps,
@@ -36,6 +37,10 @@ def public_form(report: Report) -> dict[str, Any]:
             "loss_last": losses[-1] if losses else None,
             "loss_lowest": min(finite) if finite else None,
             "grad_norm_max": max(norms) if norms else None,
+            "grad_norm_before_clipping_max": max(
+                (norm for norm in report.vitals.clip_norms if norm - norm == 0), default=None
+            ),
+            "optimizer_steps": report.vitals.optimizer_steps,
             "skipped_steps": report.vitals.skipped_steps,
             "calibration_skips": report.vitals.calibration_skips,
             "scale_first": report.vitals.scales[0] if report.vitals.scales else None,

@@ -47,20 +47,20 @@ def read_report(path: Path) -> Report:
     try:
         size = path.stat().st_size
         if size > _LARGEST:
-            raise UsageError(f"{path} has {size / 2**20:.0f} MiB; the limit is 256 MiB")
+            raise UsageError(f"{path} has {size / 2**20:.0f} MiB, but the limit is 256 MiB")
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON report: {str(error)[:100]}") from error
+        raise UsageError(f"{path} is not a JSON report: {str(error)[:100]}") from error
     if not isinstance(content, dict) or "nanodoc" not in content or "run" not in content:
-        raise UsageError(f"{path} is no report of nanodoc's: --output-format json writes one")
-    if content.get("schema") != SCHEMA:
+        raise UsageError(f"{path} is not a nanodoc report; --output-format json writes one")
+    if content.get("schema") not in (1, SCHEMA):  # the first called `NOTHING` "healthy"
         raise UsageError(
-            f"{path} has schema {str(content.get('schema'))[:20]}; this nanodoc reads {SCHEMA}"
+            f"{path} has schema {str(content.get('schema'))[:20]}, but this nanodoc reads {SCHEMA}"
         )
     try:
         return _report(content)
     except (ValueError, RecursionError, OverflowError) as error:
-        raise UsageError(f"{path} is no report that nanodoc wrote: {error}") from error
+        raise UsageError(f"{path} is not a valid nanodoc report: {error}") from error
 
 
 def _report(content: Mapping[str, Any]) -> Report:
@@ -74,6 +74,7 @@ def _report(content: Mapping[str, Any]) -> Report:
         nanodoc=_value(str, content["nanodoc"], "nanodoc"),
         run=_built(RunInfo, _table(content, "run"), "run"),
         findings=tuple(_finding(row) for row in _rows(content, "findings")),
+        checked=_value(tuple[str, ...], content.get("checked", []), "checked"),
         not_checked=tuple(
             (_value(str, row.get("what"), "what"), _value(str, row.get("why"), "why"))
             for row in _rows(content, "not_checked")
@@ -120,9 +121,7 @@ def _finding(row: Mapping[str, Any]) -> Finding:
     told = {key: value for key, value in row.items() if key != "fingerprint"}
     finding = _built(Finding, told | pairs, "finding")
     if not all(_WORD.fullmatch(word) for word in (finding.code, finding.name)):
-        raise ValueError(
-            "a finding's code or name is none of a rule"
-        )  # they are printed as they are
+        raise ValueError("a finding has an invalid code or name")  # they are printed as they are
     return finding
 
 
@@ -144,14 +143,14 @@ def _graph(content: Mapping[str, Any]) -> GradGraph:
 def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = content.get(key)
     if not isinstance(value, dict):
-        raise ValueError(f"{key!r} is no table")
+        raise ValueError(f"{key!r} is not a table")
     return value
 
 
 def _rows(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     value = content.get(key) or []
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise ValueError(f"{key!r} is no list of tables")
+        raise ValueError(f"{key!r} is not a list of tables")
     return value
 
 
@@ -210,7 +209,7 @@ def _single(kind: Any, value: Any, name: str) -> Any:
     if kind is int and not -most < value < most:
         raise ValueError(f"{name!r} is out of range")
     if isinstance(value, str) and len(value) > _LONGEST:
-        raise ValueError(f"{name!r} has {len(value)} letters")
+        raise ValueError(f"{name!r} has {len(value)} characters")
     return value
 
 

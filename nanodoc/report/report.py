@@ -15,7 +15,9 @@ from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.ranks import RankFacts, RankOutcome
 from nanodoc.facts.snapshot import SnapshotFacts
 
-SCHEMA = 1
+SCHEMA = 2
+NOTHING = "nothing found"
+"""The verdict where no finding is a warning or worse."""
 OTHERS, ANOTHER_BATCH, THE_STEP = "the other samples'", "another batch's", "the step's"
 FLOAT32, FLOAT64, UNMEASURED = "float32's", "float64's", "nothing"
 """Whose loss a fix was compared on: where the guilty samples are known, where another batch passes,
@@ -56,6 +58,12 @@ class VitalSigns:
     steps: int = 0
     losses: tuple[float, ...] = ()
     grad_norms: tuple[float, ...] = ()
+    """As the optimizer found the gradients: after clipping."""
+    clip_norms: tuple[float, ...] = ()
+    """Before each clipping to a norm, of the steps watched in full."""
+    optimizer_steps: int | None = None
+    """How often optimizers stepped in `steps` iterations of a loop; None where that is not
+    known."""
     skipped_steps: int = 0
     overhead: float | None = None
     scales: tuple[float, ...] = ()
@@ -140,7 +148,10 @@ class Report:
     nanodoc: str
     run: RunInfo
     findings: tuple[Finding, ...] = ()
+    checked: tuple[str, ...] = ()
+    """What was asked of the run, in words."""
     not_checked: tuple[tuple[str, str], ...] = ()
+    """(what, why)"""
     vitals: VitalSigns = field(default_factory=VitalSigns)
     artifacts: Mapping[str, str | None] = field(default_factory=dict)
     interrupted: bool = False
@@ -187,10 +198,10 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """ "healthy", "warning", "critical", or "failed" when the user's code raised."""
+        """`NOTHING`, "warning", "critical", or "failed" when the user's code raised."""
         if any(f.severity == "critical" and f.family == "crash" for f in self.findings[:1]):
             return "failed"
         for severity in ("critical", "warning"):
             if any(finding.severity == severity for finding in self.findings):
                 return severity
-        return "healthy"
+        return NOTHING

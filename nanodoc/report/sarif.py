@@ -1,15 +1,17 @@
-"""The report as SARIF 2.1.0, for code scanning: the rules with their help, and a result for each
+"""The report as SARIF 2.1.0, for code scanning: the rules with their pages, and a result for each
 finding with its region, its way from the cause to the loss as a code flow, and its change as a
 fix."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from nanodoc.diagnosis.finding import Finding, Fix
+from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.source import SourceSpan
 from nanodoc.report.finding import fix_status
 from nanodoc.report.fixes import changed_line
@@ -24,10 +26,15 @@ _SCHEMA = (
 _LEVELS = {"critical": "error", "warning": "warning", "info": "note"}
 # GitHub refuses files with more: docs.github.com, "SARIF support for code scanning"
 _MOST_RESULTS, _MOST_FLOW = 5000, 100
+_LONGEST = 1024  # characters of a description that GitHub shows
+_DESCRIBE = ("What it checks", "Why it matters")
+SITE = "https://nanodoc-torch.github.io/nanodoc/"
+"""The documentation, whose rules/ND301/ is the page of a rule."""
 
 
-def render_sarif(report: Report) -> str:
-    """One run with one tool. Paths are relative to the working folder where they lie below it."""
+def render_sarif(report: Report, rules: Iterable[Rule] = ()) -> str:
+    """One run with one tool. Paths are relative to the working folder where they lie below it.
+    `rules` is the catalogue, whose texts describe the rules of the findings."""
     shown = without_secrets(report)
     # a change is applied as it stands: none is offered for a line with a credential hidden in it
     findings = [
@@ -41,17 +48,17 @@ def render_sarif(report: Report) -> str:
         replace(one, finding=replace(one.finding, fixes=()))
         for one in report.accepted[: _MOST_RESULTS - len(findings)]
     ]
-    rules = {
+    by_code = {
         finding.code: finding
         for finding in (*(one.finding for one in reversed(accepted)), *reversed(findings))
     }
-    codes = sorted(rules)
+    codes, known = sorted(by_code), {rule.code: rule for rule in rules}
     run: dict[str, Any] = {
         "tool": {
             "driver": {
                 "name": "nanodoc",
                 "version": report.nanodoc,
-                "rules": [_rule(rules[code]) for code in codes],
+                "rules": [_rule(by_code[code], known.get(code)) for code in codes],
             }
         },
         "columnKind": "unicodeCodePoints",
@@ -80,15 +87,35 @@ def _suppressed(one: Accepted) -> dict[str, Any]:
     return {"suppressions": [told]}
 
 
-def _rule(finding: Finding) -> dict[str, Any]:
-    page = f"nanodoc explain {finding.code}"
+def _rule(finding: Finding, rule: Rule | None) -> dict[str, Any]:
+    short = finding.name.replace("-", " ")
+    command = f"nanodoc explain {finding.code}"
+    told = f"{command} prints the causes and the fix."
+    page = f"{SITE}rules/{finding.code}/"
     return {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.name.split("-")),
-        "shortDescription": {"text": finding.name.replace("-", " ")},
-        "help": {"text": f"{page} tells what it means, its causes and its remedies."},
+        "shortDescription": {"text": short},
+        "fullDescription": {"text": _described(rule) if rule is not None else short},
+        "helpUri": page,
+        "help": {
+            "text": f"{told} See also {page}",
+            "markdown": f"{told.replace(command, f'`{command}`')} See also <{page}>",
+        },
         "defaultConfiguration": {"level": _LEVELS[finding.severity]},
     }
+
+
+def _described(rule: Rule) -> str:
+    """The rule's summary, and the first sections of its page: what it checks, why it matters."""
+    sections = [part.partition("\n") for part in rule.doc.split("## ")[1:]]
+    told = [" ".join(text.split()) for name, _, text in sections if name in _DESCRIBE]
+    first = rule.summary.split(maxsplit=1)[0]
+    summary = (first.capitalize() if first.islower() and first.isalpha() else first) + (
+        rule.summary[len(first) :]
+    )
+    text = " ".join([f"{summary}.", *told])
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
 
 
 def _result(finding: Finding, index: int, entry: str) -> dict[str, Any]:
@@ -141,7 +168,7 @@ def _flow(finding: Finding, where: SourceSpan) -> list[dict[str, Any]]:
     for link in finding.chain[:_MOST_FLOW]:
         bad = f", {link.nonfinite_out} elements not finite" if link.nonfinite_out else ""
         line = f", line {link.line}" if link.line else ""
-        module = f" in {clean(link.module)}" if link.module else ""
+        module = f" in module {clean(link.module)}" if link.module else ""
         text = f"{clean(link.op)}{module}{line}{bad}"
         # which file a line is of is known for the statement that is blamed; a step without a place
         # is taken by no viewer

@@ -99,7 +99,7 @@ def parameter_flags(parameter: ParameterStats) -> tuple[str, ...]:
     elif norm > _EXPLODED:
         found.append("exploding")
     if parameter.moved == 0 and norm:
-        found.append("does not move")
+        found.append("does not change")
     elif (
         matrix
         and parameter.ratio is not None

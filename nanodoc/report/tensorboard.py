@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from nanodoc.artifacts import make_folder
 from nanodoc.errors import UsageError
 from nanodoc.report.scalars import scalars, steps_of
 
@@ -19,12 +20,12 @@ def check_tensorboard(folder: Path) -> None:
             '--tensorboard needs TensorBoard: pip install "nanodoc-torch[tensorboard]"'
         ) from error
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot write to {folder}: {error.strerror or error}; choose another folder with "
+            f"cannot write to {folder}: {error.strerror or error}; choose a different folder with "
             "--tensorboard"
         ) from error
 

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,7 @@ from nanodoc.report.finding import STYLES, finding_line, finding_text
 from nanodoc.report.frames import frames_text
 from nanodoc.report.layout import WIDTH, hung
 from nanodoc.report.ops import ops_text
-from nanodoc.report.report import Report, VitalSigns
+from nanodoc.report.report import NOTHING, Report, VitalSigns
 from nanodoc.report.secrets import without_secrets
 from nanodoc.report.stats import stats_text
 from nanodoc.text import clean
@@ -34,6 +35,8 @@ _MARKS = {OK: ("✓", "green"), PROBLEM: ("✗", "bold red"), SKIPPED: ("·", "d
 _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 40
 _TOLD = ("UserWarning", "RuntimeWarning")
+SHORT = 20
+"""Runs of fewer steps are short: divergence, dead units and a loss that does not fall need more."""
 _MOST_WARNINGS, _LONGEST_WARNING = 3, 160
 
 
@@ -91,18 +94,28 @@ def _left(report: Report) -> Text:
     for where, message in told[:_MOST_WARNINGS]:
         place = f"{clean(where.file)}:{where.line}"
         out.append(f"warned at {place}: {clean(message[:_LONGEST_WARNING])}\n", "dim")
+    if report.checked and report.run.command == "run" and report.verdict in (NOTHING, "warning"):
+        out.append(f"checked: {', '.join(map(clean, report.checked))}\n", "dim")
     if report.not_checked:
-        out.append(
-            "not checked: "
-            + "; ".join(f"{clean(what)} ({clean(why)})" for what, why in report.not_checked)
-            + "\n",
-            "dim",
-        )
+        lines = [f"{clean(what)}: {clean(why)}" for what, why in report.not_checked]
+        start = " " if len(lines) == 1 else "\n  "
+        out.append(f"not checked:{start}{start.join(lines)}\n", "dim")
+    out.append(_files(report), "dim")
     for key, how in _WRITTEN.items():
         path = report.artifacts.get(key)
         if path:
             out.append(f"wrote {clean(path)}: {how.format(clean(path))}\n")
     return out
+
+
+def _files(report: Report) -> str:
+    """The folder of what the run has left, and what is in it."""
+    kept = [report.artifacts.get(key) for key in ("history", "snapshot")]
+    paths = [Path(path) for path in kept if path]
+    if report.run.command != "run" or not paths:
+        return ""
+    names = ", ".join(clean(path.name) for path in paths)
+    return f"files in {clean(str(paths[0].parent))}: {names}\n"
 
 
 def _loss(row: Mapping[str, Any]) -> str:
@@ -158,34 +171,25 @@ def _vitals(report: Report) -> Text:
     version, device = clean(report.nanodoc), clean(run.device)
     run_of = f"{clean(run.entrypoint)} · {device}{amp}{ranks}{attempt}"
     out.append(f"nanodoc {version} · {run_of}\n", "bold")
-    losses, norms = vitals.losses, vitals.grad_norms
     if run.step_found:
         out.append(f"  {clean(run.step_found)}\n")
     for position, training in enumerate(run.trainings):
         out.append(f"  training {position + 1:<5} {clean(training)}\n")
-    out.append(f"  steps          {vitals.steps} of {run.steps_requested}\n")
-    if losses:
-        out.append(
-            f"  loss           {sparkline(losses)}  {_number(losses[0])} → {_number(losses[-1])}\n"
-        )
-    if norms:
-        finite = [norm for norm in norms if math.isfinite(norm)]
-        out.append(
-            f"  gradient norm  {sparkline(norms)}  {_number(norms[0])} → {_number(norms[-1])}"
-        )
-        out.append(f"  (max {_number(max(finite))})\n" if finite else "\n")
+    parts = micro_batches(vitals)
+    stepped = f" ({vitals.optimizer_steps} optimizer steps)" if parts else ""
+    # how many a script would have made is not known
+    planned = "" if run.step_found else f" of {run.steps_requested}"
+    out.append(f"  steps          {vitals.steps}{planned}{stepped}\n")
+    if vitals.losses:
+        out.append(_course("loss", vitals.losses, "per micro-batch" if parts else ""))
+    elif vitals.steps and run.command == "run":
+        out.append("  loss           not observed: no backward pass began at a loss\n")
+    out.append_text(_norms(vitals, parts))
     if len(set(vitals.rates)) > 1:
-        out.append(
-            f"  learning rate  {sparkline(vitals.rates)}  {_number(vitals.rates[0])} → "
-            f"{_number(vitals.rates[-1])}"
-        )
-        out.append(f"  (max {_number(max(vitals.rates))})\n")
+        out.append(_course("learning rate", vitals.rates, f"max {_number(max(vitals.rates))}"))
     if len(vitals.update_ratios) > 1:
         ratios = vitals.update_ratios
-        out.append(
-            f"  |Δw|/|w|       {sparkline(ratios)}  {_number(ratios[0])} → {_number(ratios[-1])}  "
-            f"({len(ratios)} steps sampled)\n"
-        )
+        out.append(_course("|Δw|/|w|", ratios, f"{len(ratios)} steps sampled"))
     if vitals.samples_per_second is not None:
         waiting = (
             f", {vitals.load_share:.0%} of the time waiting for data"
@@ -199,13 +203,36 @@ def _vitals(report: Report) -> Text:
     if report.overfit is not None:
         out.append(f"  one batch      {_overfit(report.overfit)}\n")
     if vitals.scales:
-        out.append(
-            f"  loss scale     {sparkline(vitals.scales)}  {_number(vitals.scales[0])} → "
-            f"{_number(vitals.scales[-1])}\n"
-        )
+        out.append(_course("loss scale", vitals.scales))
     if vitals.skipped_steps:
         out.append(f"  skipped steps  {vitals.skipped_steps} ({_skipped(vitals)})\n")
     return out
+
+
+def _norms(vitals: VitalSigns, parts: bool) -> Text:
+    """The gradient norm as the optimizer finds it and, where gradients are clipped, before that."""
+    out, norms = Text(), vitals.grad_norms
+    said = ["per micro-batch"] if parts else []
+    if vitals.clip_norms:
+        out.append(_course("unclipped norm", vitals.clip_norms, "of the gradients, steps sampled"))
+        said = ["after clipping", *said]
+    if norms:
+        finite = [norm for norm in norms if math.isfinite(norm)]
+        most = [f"max {_number(max(finite))}"] if finite else []
+        out.append(_course("gradient norm", norms, ", ".join((*most, *said))))
+    return out
+
+
+def _course(name: str, values: Sequence[float], said: str = "") -> str:
+    ends = f"{_number(values[0])} → {_number(values[-1])}"
+    return f"  {name:<14} {sparkline(values)}  {ends}" + (f"  ({said})\n" if said else "\n")
+
+
+def micro_batches(vitals: VitalSigns) -> bool:
+    """The loop accumulates: its optimizer steps in every second iteration at most."""
+    stepped = vitals.optimizer_steps
+    taken = vitals.steps - vitals.skipped_steps
+    return bool(stepped and not vitals.scales and taken >= 2 * stepped)
 
 
 def _overfit(overfit: OverfitFacts) -> str:
@@ -267,18 +294,18 @@ def _verdict(report: Report) -> Text:
         for s in SEVERITIES
         if any(f.severity == s for f in report.findings)
     }
-    summary = (
-        ", ".join(f"{number} {severity}" for severity, number in counts.items())
-        or f"nothing {'new' if report.accepted else 'found'}"
-    )
+    said = [f"{number} {severity}" for severity, number in counts.items()]
     if report.accepted:
-        summary += f", {len(report.accepted)} accepted"
-    style = {"healthy": "bold green", "warning": STYLES["warning"]}.get(
+        said.append(f"{len(report.accepted)} accepted")
+    style = {NOTHING: "bold green", "warning": STYLES["warning"]}.get(
         report.verdict, STYLES["critical"]
     )
-    out.append(f"verdict: {report.verdict}", style).append(
-        f" ({summary} in {report.vitals.steps} step{'' if report.vitals.steps == 1 else 's'})"
-    )
+    steps = report.vitals.steps
+    out.append(f"verdict: {report.verdict}{' worse than info' if 'info' in counts else ''}", style)
+    out.append(f" ({', '.join((*said, ''))}" if said else " (")
+    out.append(f"{steps} step{'' if steps == 1 else 's'})")
+    if report.verdict == NOTHING and report.run.command == "run" and steps < SHORT:
+        out.append(f"; fewer than {SHORT} steps: what takes longer to show was not seen")
     if report.run.command == "replay" and report.run.reproduced == "no":
         out.append("; what the run met did not come back")
     if report.interrupted:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nanodoc.artifacts import make_folder
 from nanodoc.errors import UsageError
 from nanodoc.report.report import Report
 from nanodoc.report.scalars import scalars, steps_of
@@ -28,7 +29,7 @@ def log_to_wandb(report: Report, history: Path | None, project: str, folder: Pat
     own = "wandb" not in sys.modules  # else the training may have runs of its own in this process
     import wandb
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     run: Any = wandb.init(
         project=project,
         dir=str(folder),

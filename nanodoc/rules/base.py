@@ -175,7 +175,7 @@ def effects(evidence: Evidence) -> tuple[tuple[str, int | None], ...]:
         )
         if trip.zero_gradients:
             found.append(
-                ("every gradient is exactly zero: the step itself hurts no weight", trip.step)
+                ("every gradient is exactly zero: the step itself damages no weights", trip.step)
             )
     amp = evidence.amp_facts
     # found in a step that was skipped
@@ -204,7 +204,7 @@ def replay_row(evidence: Evidence) -> tuple[dict[str, Any], ...]:
         "tolerance": "fails again, nearly the same",
     }.get(evidence.reproduced, "not reproduced")
     if evidence.reproduced == "no" and (evidence.births or evidence.leaves):
-        outcome = "fails again, with another loss"
+        outcome = "fails again, with a different loss"
     loss = evidence.trip.loss if evidence.trip else None
     return ({"name": "same again", "outcome": outcome, "loss": loss},)
 

@@ -10,7 +10,7 @@ from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.rule import Rule, Threshold, Trial, matches
 from nanodoc.errors import UsageError
-from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.evidence import ALWAYS, Evidence
 from nanodoc.rules import (
     amp,
     backward,
@@ -28,7 +28,8 @@ RULES: tuple[Rule, ...] = tuple(
     sorted((rule for family in _FAMILIES for rule in family.RULES), key=lambda rule: rule.code)
 )
 
-_MOST_LISTED = 4  # codes; more are counted
+MEASURED = {field.name: field.metadata for field in fields(Evidence) if field.metadata}
+"""What can be measured, by the field that holds it; see `measured`."""
 _BY_CODE = {rule.code: rule for rule in RULES}
 
 
@@ -101,30 +102,35 @@ def superseded(findings: Iterable[Finding]) -> frozenset[str]:
 def unjudged(
     evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
 ) -> tuple[tuple[str, str], ...]:
-    """(code, why) of each selected rule that could not judge: what it needs was not measured."""
-    reasons = {
-        field.name: field.metadata["missing"] for field in fields(evidence) if field.metadata
-    }
+    """(code, why) of each selected rule that could not judge, as what it needs was not measured."""
     found = []
     for rule in selected(select, ignore):
         missing = next((need for need in rule.needs if getattr(evidence, need) is None), None)
         if missing is not None:
-            found.append((rule.code, reasons[missing]))
+            found.append((rule.code, MEASURED[missing]["missing"]))
     return tuple(found)
 
 
 def unchecked(rules: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(codes, why) as a report says it of the rules that could not judge."""
-    found: dict[str, list[str]] = {}
-    for code, why in rules:
-        found.setdefault(why, []).append(code)
-    return [(_listed(codes), why) for why, codes in found.items()]
+    """(group, why) as a report says it of the rules that could not judge."""
+    groups = {told["missing"]: told["group"] for told in MEASURED.values()}
+    return [(groups[why], why) for why in dict.fromkeys(why for _, why in rules)]
 
 
-def _listed(codes: list[str]) -> str:
-    if len(codes) <= _MOST_LISTED:
-        return ", ".join(codes)
-    return f"{len(codes)} rules, {codes[0]} to {codes[-1]}"
+def checked(
+    evidence: Evidence, select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """What the selected rules could ask of a run, in words: a group for each measurement that was
+    made and that a rule needs."""
+    rules = selected(select, ignore)
+    needed = {need for rule in rules for need in rule.needs}
+    groups = [
+        told["group"]
+        for name, told in MEASURED.items()
+        if name in needed and getattr(evidence, name) is not None
+    ]
+    always = [ALWAYS] if any(not rule.needs for rule in rules) else []
+    return (*always, *groups)
 
 
 def selected(select: tuple[str, ...] = (), ignore: tuple[str, ...] = ()) -> list[Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from nanodoc.tensors.plain import local_of
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
+_ULPS = 64
+"""How many units in the last place two runs of one step may differ by on the CPU: some kernels take
+another path under a dispatch mode (the backward pass of torch.prod), and threads share sums in
+another way. A batch, a dropout mask or a state that was not put back makes far more."""
 _LOSS, _GRADIENT = 1e-4, 1e-2
 """How far apart, relative, two runs of one step may be whose kernels add in another order each
 time: orders of magnitude more than float32 sums do, and less than another batch or dropout mask
@@ -49,14 +54,47 @@ class Fingerprint:
             )
         )
 
-    def near(self, other: Fingerprint, *, losses_alone: bool = False) -> bool:
+    def near(self, other: Fingerprint, *, exact: bool, losses_alone: bool = False) -> bool:
         """As `same_as`, but for rounding: NaN and inf at the same places, and the rest close. The
-        gradients are taken together, for one that should be zero is nothing but rounding."""
+        gradients are taken together, for one that should be zero is nothing but rounding. `exact`:
+        on a device whose kernels add in one order, so that only a few last digits may differ."""
         if len(self.losses) != len(other.losses):
             return False
-        if not all(_near([a], [b], _LOSS) for a, b in zip(self.losses, other.losses, strict=True)):
+        limits = [_digits([a]) if exact else _LOSS for a in self.losses]
+        pairs = zip(self.losses, other.losses, limits, strict=True)
+        if not all(_near([a], [b], min(limit, _LOSS)) for a, b, limit in pairs):
             return False
-        return losses_alone or _near(self.gradients, other.gradients, _GRADIENT)
+        limit = min(_digits(self.gradients), _GRADIENT) if exact else _GRADIENT
+        return losses_alone or _near(self.gradients, other.gradients, limit)
+
+
+def _digits(tensors: Sequence[torch.Tensor | None]) -> float:
+    """`_ULPS` units in the last place, relative, of the coarsest dtype among the tensors."""
+    kinds = [t.dtype for t in tensors if t is not None and t.dtype.is_floating_point]
+    return _ULPS * max((torch.finfo(kind).eps for kind in kinds), default=0.0)
+
+
+def differences(first: Sequence[Fingerprint], again: Sequence[Fingerprint]) -> str:
+    """By how much two runs of one step differ, in words."""
+    if len(first) != len(again):
+        return f"it had {len(first)} optimizer steps at first and then {len(again)}"
+    pairs = list(zip(first, again, strict=True))
+    for mine, theirs in pairs:
+        if len(mine.losses) != len(theirs.losses):
+            return f"it had {len(mine.losses)} losses at first and then {len(theirs.losses)}"
+        for a, b in zip(mine.losses, theirs.losses, strict=True):
+            if not _same_bits(a, b):
+                once, then = float(a.double().mean()), float(b.double().mean())
+                return f"its loss was {once:.6g} and then {then:.6g} ({then - once:+.0e})"
+    norms = [_norm(fingerprint) for pair in pairs for fingerprint in pair]
+    moved = [abs(a - b) / max(a, 1e-30) for a, b in zip(norms[::2], norms[1::2], strict=True)]
+    by = f", their norm by {max(moved):.0e}" if moved and max(moved) > 0 else ""
+    return f"its loss was the same, its gradients differed{by}"
+
+
+def _norm(fingerprint: Fingerprint) -> float:
+    dense = (g for g in fingerprint.gradients if g is not None and g.layout is torch.strided)
+    return math.hypot(*(float(g.double().norm()) for g in dense))
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor | None]:

@@ -16,7 +16,7 @@ from nanodoc.replay.own_memory import shared_parameter
 from nanodoc.replay.parts import of_others_too
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.whole_state import WholeState
-from nanodoc.script.fingerprint import Fingerprint
+from nanodoc.script.fingerprint import Fingerprint, differences
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.threads import another_is_at_work
@@ -34,6 +34,8 @@ class RunAgain:
     where it was not run."""
     rounded: bool = False
     """They were so but for rounding."""
+    differs: str = ""
+    """By how much they were not."""
     stop: Stop | None = None
     """What was wrong with it."""
     holds: bool = False
@@ -49,7 +51,7 @@ class RunAgain:
     def alike(self) -> str:
         """In words."""
         if self.rounded:
-            return "the same but for rounding"
+            return "the same up to rounding"
         return f"{'bitwise' if self.same else 'not'} the same"
 
 
@@ -63,7 +65,11 @@ def run_again(
     parts = of_others_too(engine.recipe.model)
     drawn = recovered.draws_unseen() if healthy else None
     now = WholeState(value for _, _, value in recovered.reached_variables())
-    unsafe = f"{drawn}, an iterator that it draws from" if drawn is not None else now.unsafe
+    unsafe = (
+        (f"{drawn}, an iterator whose values nanodoc does not record")
+        if drawn is not None
+        else now.unsafe
+    )
     unsafe = unsafe or _computed(engine)
     if parts is not None or unsafe is not None:
         return RunAgain(unsafe=parts or unsafe or "", together=unsafe is None)
@@ -72,13 +78,15 @@ def run_again(
         # others may write to it while the step runs, and must not lose that
         return RunAgain(deferred=f"other processes share the memory of {shared}")
     if healthy and another_is_at_work():
-        return RunAgain(deferred="another thread of the script is at work")
+        return RunAgain(deferred="another thread of the script is running")
     if healthy and accumulates_unused(engine.recipe.model):
-        return RunAgain(deferred="DistributedDataParallel accumulates which parameters are unused")
+        return RunAgain(
+            deferred="DistributedDataParallel is collecting unused parameters under no_sync()"
+        )
     # Whether the other ranks can run theirs again is not known: each does it without them.
     alone = several_ranks()
     if alone and first.trained.scaled and error is None and not first.finite:
-        return RunAgain(deferred="its loss scaler met gradients that were not finite")
+        return RunAgain(deferred="its loss scaler met non-finite gradients")
     engine.alone.begin(broken_off=error is not None)
     compared = alone and healthy and _can_be_compared(first, engine)
     watch = engine.rank_gradients
@@ -99,7 +107,7 @@ def run_again(
     if compared and again.same:
         watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
-        why = "without the other ranks it comes to another loss"
+        why = "without the other ranks, it does not reproduce"
         return RunAgain(deferred=why, together=True)
     return again
 
@@ -109,7 +117,7 @@ def _computed(engine: ScriptEngine) -> str | None:
     can't be put back."""
     computed = (name for name, p in engine.recipe.model.named_parameters() if not p.is_leaf)
     name = next(computed, None)
-    return None if name is None else f"{name}, a tensor with a graph of its own"
+    return None if name is None else f"{name}, a trained tensor that is not a leaf"
 
 
 def _can_be_compared(first: Candidate, engine: ScriptEngine) -> bool:
@@ -160,7 +168,7 @@ def _compared(
     rounds: bool,
 ) -> RunAgain:
     """`alone`: without the other ranks, whose gradients are in the script's own. `rounds`: on a
-    device that may round in another way each time."""
+    device that may add in another order each time."""
     stop = ended if isinstance(ended, Stop) else None
     failed = stop is not None and stop.failure is not None
     rounded = False
@@ -172,12 +180,15 @@ def _compared(
         pairs = list(zip(first.fingerprints, of_then, strict=False))
         as_many = len(of_then) == len(first.fingerprints) and not failed
         same = as_many and all(a.same_as(b, losses_alone=alone) for a, b in pairs)
-        if rounds and as_many and not same:
-            same = rounded = all(a.near(b, losses_alone=alone) for a, b in pairs)
+        if as_many and not same:
+            same = rounded = all(a.near(b, exact=not rounds, losses_alone=alone) for a, b in pairs)
     is_true = same or (not failed and not first.finite)
     return RunAgain(
         same=same,
         rounded=rounded,
+        differs=""
+        if same or error is not None or failed
+        else differences(first.fingerprints, of_then),
         stop=stop if is_true else None,
         # a rank that is well by itself has its sick gradients from another
         holds=is_true and ended is None and (first.finite or not alone),

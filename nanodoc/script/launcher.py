@@ -137,7 +137,7 @@ def _module_spec(name: str) -> importlib.machinery.ModuleSpec:
     except ModuleNotFoundError as error:
         raise UsageError(f"no module named {error.name}") from error
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        raise UsageError(f"no module named {name}, or no Python source of it")
+        raise UsageError(f"no module named {name}, or its Python source is missing")
     return spec
 
 

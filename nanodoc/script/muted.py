@@ -293,4 +293,4 @@ def _waiting(original: Any) -> Any:
 
 
 def _refused(*args: Any, **kwargs: Any) -> None:
-    raise RuntimeError("not in a step that is run again")
+    raise RuntimeError("not allowed in a step that is re-run")

@@ -68,7 +68,7 @@ def put_back(step: RecoveredStep, content: Mapping[str, Any]) -> None:
     a value that the snapshot does not hold."""
     saved = content["script"]
     if holds_dropped([value for _, value, _ in saved["drawn"]]):
-        raise ValueError("the step drew a value that a snapshot cannot hold")
+        raise ValueError("the step drew a value that a snapshot cannot store")
     step.limits.optimizer_steps = max(1, saved["optimizer_steps"])
     step.limits.unused = True
     held = {**step.numbers, **step.variables}

@@ -60,6 +60,8 @@ class ScriptSession(BriefSession):
         self._successor: ScriptSession | None = None
         self.same: bool | None = None  # the first step, run again; None where it was not
         self.alike = ""  # the same, in words
+        self.differs = ""  # by how much it is not
+        self.reached = False  # the steps that were asked for ended the script
         self.unsafe = ""  # what kept the first step from being run again
         self.deferred = ""  # why no step is run again before one is sick
         self._left_start: IterationStart | None = None  # of the step in the engine's `left`
@@ -121,7 +123,7 @@ class ScriptSession(BriefSession):
         if engine.is_open:
             recipe = engine.recipe
             if self._succession.stepped_inside(optimizer, recipe.optimizers, recipe.model):
-                engine.checkpoints.forget("another optimizer has taken over since")
+                engine.checkpoints.forget("a different optimizer has taken over since")
             seen = engine.glance
             if seen is not None and not by_scaler and not seen.stepping(optimizer):
                 self._sick_briefly(frame)
@@ -196,12 +198,13 @@ class ScriptSession(BriefSession):
         engine = self._open_engine(first.trained)
         again = run_again(first, engine, self._recovered, error)
         self.same, self.unsafe, self.deferred = again.same, again.unsafe, again.deferred
-        self.alike = again.alike
+        self.alike, self.differs = again.alike, again.differs
         if again.stop is not None:
             self._end(again.stop)
         if not again.holds:
             return self._observe_only(first, again)
         engine.replays = bool(again.same)
+        engine.brief.rounds |= again.rounded
         self._left_start = first.start if engine.left is not None else None
         self._left_after = self._recovered.limits.optimizer_steps
         self.steps = 1
@@ -226,6 +229,7 @@ class ScriptSession(BriefSession):
         engine = self.engine
         assert engine is not None
         most = self._most is not None and self.steps >= self._most
+        self.reached = most
         if (end := Stop() if most else engine.overdue(self.steps)) is not None:
             self._end(end)
         if self.same and engine.brief.to_be_shown:

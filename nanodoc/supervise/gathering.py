@@ -62,7 +62,7 @@ def bounded(outcome: RankOutcome, report: Report) -> bytes:
     for name in _TABLES:
         if len(told) > _LARGEST and getattr(report, name) != getattr(empty, name):
             left.append(name)
-            missing = f"larger than the {_LARGEST >> 20} MiB that a rank may tell"
+            missing = f"larger than the {_LARGEST >> 20} MiB that a rank may send"
             lines = [pair for pair in report.not_checked if pair[1] != missing]
             tables = f"the tables of rank {outcome.rank} ({', '.join(left)})"
             changed: dict[str, Any] = {name: getattr(empty, name)}
@@ -87,6 +87,7 @@ def _found_by(report: Report) -> Report:
         nanodoc=report.nanodoc,
         run=report.run,
         findings=report.findings,
+        checked=report.checked,
         not_checked=report.not_checked,
         unjudged=report.unjudged,
         interrupted=report.interrupted,

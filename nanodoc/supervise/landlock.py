@@ -32,7 +32,7 @@ def keep_from_writing(but_in: Iterable[str]) -> None:
     libc = _libc()
     version = _version()
     if libc is None or version < _WITH_TRUNCATE:
-        raise OSError("this kernel can't keep a process from writing")
+        raise OSError("this kernel can't restrict file writes")
     bits = [_WRITE_FILE, *range(_FIRST_OF_FOLDERS, _LAST_OF_FOLDERS + 1), _REFER, _TRUNCATE]
     handled = sum(1 << bit for bit in bits)
     attributes = ctypes.c_uint64(handled)

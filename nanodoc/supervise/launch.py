@@ -1,4 +1,4 @@
-"""What a script's run is asked for, and what can be told of a file without running it. Nothing here
+"""What a script's run is asked for, and whether a file is a script or a recipe. Nothing here
 imports torch."""
 
 from __future__ import annotations
@@ -8,15 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_HARMLESS = (
-    ast.Import,
-    ast.ImportFrom,
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
-    ast.Assign,
-    ast.AnnAssign,
-)
+from nanodoc.recipe.target import is_main_guard, names_a_function, tree_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +26,13 @@ class Launch:
 
 
 def is_script(target: str) -> bool:
-    """A file that is to be run as it is: it is there, and has no function `build`, or one that it
-    trains with by itself when it is imported."""
-    tree = _tree(target)
-    if tree is None:
+    """A target that is to be run as it is: it names no function, and its file has no function
+    `build`, or one that it trains with by itself when it is imported."""
+    if names_a_function(target):
         return False
+    tree = tree_of(Path(target))
+    if tree is None:  # what is wrong with it is said when it is checked
+        return True
     builds = any(
         isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == "build"
         for node in tree.body
@@ -67,41 +61,9 @@ def _calls_of(node: ast.AST) -> Iterator[ast.Call]:
     """Those that a statement makes when it is run; what it defines is not run yet."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         return
-    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+    if is_main_guard(node):
         return
     if isinstance(node, ast.Call):
         yield node
     for inner in ast.iter_child_nodes(node):
         yield from _calls_of(inner)
-
-
-def trains_nothing(target: str) -> str | None:
-    """What a file defines that does nothing when it is run, as a sentence; None of one that does
-    something, or that cannot be read."""
-    tree = _tree(target)
-    if tree is None or not all(_is_harmless(node) for node in tree.body):
-        return None
-    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
-    classes = [n.name for n in tree.body if isinstance(n, ast.ClassDef)]
-    found = [
-        f"{kind} {', '.join(names[:6])}"
-        for kind, names in (("functions", functions), ("classes", classes))
-        if names
-    ]
-    return f"it only defines {' and '.join(found) or 'names'}"
-
-
-def _is_harmless(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    return isinstance(node, _HARMLESS)
-
-
-def _tree(target: str) -> ast.Module | None:
-    path = Path(target)
-    if not path.is_file():
-        return None
-    try:
-        return ast.parse(path.read_bytes(), target)
-    except (SyntaxError, ValueError, OSError, RecursionError):
-        return None

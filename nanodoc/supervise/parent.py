@@ -151,8 +151,8 @@ class Child:
         try:
             return start(self._environment)
         except OSError as error:
-            words = f"{error.strerror or error}; is there a limit on the size of files (ulimit -f)?"
-            raise UsageError(f"no memory can be shared with the training: {words}") from error
+            words = f"{error.strerror or error}; is there a file-size limit (ulimit -f)?"
+            raise UsageError(f"can't share memory with the training process: {words}") from error
 
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -242,7 +242,7 @@ class Child:
         try:
             messages = self._receiver.feed(data)
         except WireError as error:
-            self._ended.internal = f"the training process sent what is no report: {error}"
+            self._ended.internal = f"the training process sent an invalid report: {error}"
             end_tree(self._process.pid)
             return False
         for kind, value in messages:
@@ -326,8 +326,8 @@ class Child:
         if quiet_for > _QUIET and not self._waiting_told:
             self._waiting_told = True
             print(
-                "nanodoc: the report is there; the training's process is still at its end "
-                "(exit handlers, threads)",
+                "nanodoc: the report is done; waiting for the training process to exit (exit "
+                "handlers, threads)",
                 file=sys.stderr,
             )
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nanodoc.artifacts import make_folder
 from nanodoc.facts.ranks import CLEAN, DIED, FAILED, LOST, SICK, WELL, RankOutcome
 from nanodoc.heartbeat.trail import EXAMINATION, START, Trail, TrailWriter
 from nanodoc.report.report import Report
@@ -75,6 +76,7 @@ class Ranks:
         self._moved = time.monotonic()
         self._place: tuple[object, ...] = ()
         try:
+            make_folder(folder)
             for kind in ("over", "done", "seen"):
                 (self._folder / kind).mkdir(parents=True, exist_ok=True)
             self._file("end", mine).unlink(missing_ok=True)
@@ -155,8 +157,7 @@ class Ranks:
         ]
         if through and trail.phase == "backward" and still > 3 * _GRACE:
             return (
-                f"waited for rank {through[0].rank}, which was through after {through[0].steps} "
-                "steps"
+                f"waited for rank {through[0].rank}, which finished after {through[0].steps} steps"
             )
         return None
 
@@ -350,7 +351,7 @@ def _missing(rank: int, seen: Seen) -> RankOutcome:
         return RankOutcome(
             rank=rank,
             ended=LOST,
-            why="it never showed itself: not started, or without a folder in common",
+            why="it never reported: it was not started or shares no folder with the other ranks",
         )
     step, finished = seen.state.get("step"), seen.state.get("finished")
     return RankOutcome(
@@ -360,5 +361,5 @@ def _missing(rank: int, seen: Seen) -> RankOutcome:
         step=step if isinstance(step, int) else None,
         phase=str(seen.state.get("phase", "")),
         steps=finished if isinstance(finished, int) else 0,
-        why="its whole process group is gone: killed from outside, or its machine",
+        why="its whole process group is gone: it was killed or its machine failed",
     )

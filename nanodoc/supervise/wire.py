@@ -50,7 +50,7 @@ class _Plain(pickle.Unpickler):
             found = getattr(importlib.import_module(module), name, None)
             if isinstance(found, type) and dataclasses.is_dataclass(found):
                 return found
-        raise WireError(f"{module}.{name} is no part of a report")
+        raise WireError(f"{module}.{name} is not part of a report")
 
 
 def packed(kind: str, value: Any) -> bytes:

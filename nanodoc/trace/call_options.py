@@ -23,8 +23,13 @@ _OPTIONS = (
     "log_target",
     "num_embeddings",
     "padding_idx",
+    "is_causal",
 )
-_POSITIONS = {("softmax", 1): "dim", ("log_softmax", 1): "dim"}
+_POSITIONS = {
+    ("softmax", 1): "dim",
+    ("log_softmax", 1): "dim",
+    ("scaled_dot_product_attention", 5): "is_causal",
+}
 _ADDING = ("add", "iadd", "radd", "sub", "isub")
 _MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
 _DRAWING = ("rand", "normal", "uniform", "bernoulli", "multinomial", "dropout", "exponential")

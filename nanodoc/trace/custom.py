@@ -24,11 +24,11 @@ class CustomNodes:
         self._known: set[Any] = set()
         self._handles: list[Any] = []
         self._patched: list[tuple[Any, Any]] = []
-        self._lacking: list[tuple[Any, int]] = []
-        """(node, position of an edge) for which None was returned."""
-        self._gradients: list[tuple[Any, int, torch.Size, torch.dtype]] = []
-        """(node, position of an edge, shape and dtype) as returned, before autograd sums or
-        casts."""
+        self._lacking: list[tuple[_Applied, list[Any]]] = []
+        """(function, nodes of an input) for which None was returned."""
+        self._unlike: list[tuple[_Applied, int, str, str]] = []
+        """(function, position of an edge, what its input is, what was returned): before autograd
+        sums or casts."""
 
     def watch(self, loss: torch.Tensor) -> None:
         """Finds the custom nodes below `loss`; to be called before its backward."""
@@ -45,8 +45,11 @@ class CustomNodes:
 
     def _hook(self, node: Any) -> Any:
         def look(grad_inputs: Any, grad_outputs: Any) -> None:
+            edges = node.next_functions
             self._lacking.extend(
-                (node, position) for position, grad in enumerate(grad_inputs) if grad is None
+                (_Applied(node), _lasting(edges[position][0]))
+                for position, grad in enumerate(grad_inputs)
+                if grad is None and position < len(edges) and edges[position][0] is not None
             )
 
         return look
@@ -59,7 +62,7 @@ class CustomNodes:
             function is known for known, _ in self._patched
         ):
             return
-        gradients = self._gradients
+        unlike = self._unlike
 
         @functools.wraps(original.__func__)
         def backward(ctx: Any, *grads: Any) -> Any:
@@ -75,7 +78,10 @@ class CustomNodes:
             ]
             for position, grad in zip(edges, wanted, strict=False):
                 if isinstance(grad, torch.Tensor):
-                    gradients.append((ctx, position, grad.shape, grad.dtype))
+                    expected = _expected(ctx.next_functions[position])
+                    got = _described(grad.shape, grad.dtype)
+                    if expected is not None and expected != got:
+                        unlike.append((_Applied(ctx), position, expected, got))
             return out
 
         self._patched.append((function, original))
@@ -96,16 +102,11 @@ class CustomNodes:
         """The functions that returned None for an input behind which lost parameters lie."""
         names = {id(parameter): name for name, parameter in parameters.items() if name in lost}
         found = []
-        for node, position in self._lacking:
-            edges = node.next_functions
-            if position >= len(edges) or edges[position][0] is None:
-                continue
-            behind = sorted(
-                {names[i] for i in _leaves(edges[position][0]) if i in names}, key=lost.index
-            )
-            index = _applied_at(trace, node)
+        for applied, following in self._lacking:
+            behind = sorted({names[i] for i in _leaves(following) if i in names}, key=lost.index)
+            index = applied.at(trace)
             if behind and index is not None:
-                returned = return_statement(_backward_of(node))
+                returned = return_statement(applied.backward)
                 found.append(
                     CutFacts(
                         op=trace.facts(index),
@@ -119,24 +120,53 @@ class CustomNodes:
     def mismatches(self, trace: StepTrace) -> Iterator[dict[str, Any]]:
         """Gradients whose shape or dtype differs from the input's (autograd sums or casts them
         silently, or raises)."""
-        for node, position, shape, dtype in self._gradients:
-            following, number = node.next_functions[position]
-            try:
-                expected = following._input_metadata[number]
-                wanted, wanted_dtype = torch.Size(expected.shape), expected.dtype
-            except (AttributeError, IndexError, RuntimeError):
-                continue
-            if wanted != shape or wanted_dtype != dtype:
-                index = _applied_at(trace, node)
-                yield {
-                    "op": trace.facts(index) if index is not None else None,
-                    "node": node.name(),
-                    "position": position,
-                    "expected": f"{list(wanted)} {str(wanted_dtype).removeprefix('torch.')}",
-                    "got": f"{list(shape)} {str(dtype).removeprefix('torch.')}",
-                    "returned_at": return_statement(_backward_of(node)),
-                    "of_library": _kind_of(node) == LIBRARY,
-                }
+        for applied, position, expected, got in self._unlike:
+            index = applied.at(trace)
+            yield {
+                "op": trace.facts(index) if index is not None else None,
+                "node": applied.name,
+                "position": position,
+                "expected": expected,
+                "got": got,
+                "returned_at": return_statement(applied.backward),
+                "of_library": applied.kind == LIBRARY,
+            }
+
+
+class _Applied:
+    """A node of a custom function, read while the backward runs: with torch 2.10 it cannot be read
+    once its graph is freed."""
+
+    def __init__(self, node: Any) -> None:
+        self.name: str = node.name()
+        self.backward = _backward_of(node)
+        self.kind = _kind_of(node)
+        self._sequence: int = node._sequence_nr()
+
+    def at(self, trace: StepTrace) -> int | None:
+        """The first op inside the function's forward: it runs right after the node is made."""
+        return next(
+            (
+                i
+                for i, r in enumerate(trace.records)
+                if r.phase == "forward" and r.sequence == self._sequence
+            ),
+            None,
+        )
+
+
+def _expected(edge: tuple[Any, int]) -> str | None:
+    """Shape and dtype of the tensor that a gradient along this edge belongs to, if known."""
+    following, number = edge
+    try:
+        known = following._input_metadata[number]
+        return _described(torch.Size(known.shape), known.dtype)
+    except (AttributeError, IndexError, RuntimeError):
+        return None
+
+
+def _described(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
 
 
 def _is_the_users(node: Any) -> bool:
@@ -154,20 +184,29 @@ def _backward_of(node: Any) -> Any:
     return getattr(backward, "__wrapped__", backward)
 
 
-def _applied_at(trace: StepTrace, node: Any) -> int | None:
-    """The first op inside the function's forward: it runs right after the node is made."""
-    sequence = node._sequence_nr()
-    return next(
-        (i for i, r in enumerate(trace.records) if r.phase == "forward" and r.sequence == sequence),
-        None,
-    )
-
-
-def _leaves(node: Any) -> set[int]:
-    """The ids of the leaves that gradient through `node` would reach."""
-    found: set[int] = set()
+def _lasting(node: Any) -> list[Any]:
+    """`node`, or the next ones after it that can be read once the graph is freed: a node of torch's
+    own holds those that follow it."""
+    found: list[Any] = []
     seen: set[Any] = set()
     queue = [node]
+    while queue:
+        current = queue.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, BackwardCFunction):
+            queue.extend(following for following, _ in current.next_functions)
+        else:
+            found.append(current)
+    return found
+
+
+def _leaves(nodes: list[Any]) -> set[int]:
+    """The ids of the leaves that gradient through `nodes` would reach."""
+    found: set[int] = set()
+    seen: set[Any] = set()
+    queue = list(nodes)
     while queue:
         current = queue.pop()
         if current is None or current in seen:

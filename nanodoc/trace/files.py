@@ -47,6 +47,7 @@ LOOKED_THROUGH = tuple(
         ("examination", "grad_graph_fixes.py"),
         ("examination", "leak.py"),
         ("experiments", "call_site.py"),
+        ("experiments", "changed_input.py"),
         ("experiments", "precision.py"),
         ("script", "hooks.py"),
         ("script", "outside.py"),

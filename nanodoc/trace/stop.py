@@ -24,7 +24,7 @@ def stop_here(what: str) -> None:
     if frame is None:
         return
     print(
-        f"nanodoc: {what}; the line has not finished, its arguments are at hand (c goes on)",
+        f"nanodoc: {what}; the line has not finished, and its arguments are in scope (c continues)",
         file=sys.stderr,
     )
     debugger = pdb.Pdb(nosigint=True)

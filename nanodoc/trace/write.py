@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from nanodoc.artifacts import make_folder
 from nanodoc.trace.graph import StepTrace
 
 
 def write_trace(trace: StepTrace, folder: Path, step: int) -> Path:
     """`trace-step<N>.jsonl` in `folder`: op, phase, module, place and whether its output was
     non-finite."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / f"trace-step{step}.jsonl"
     number = 2
     while path.exists():  # an earlier run's trace is kept

@@ -154,12 +154,11 @@ class AmpWatch(Watch):
             self.notes.append(
                 (
                     "skipped steps",
-                    "the weights are larger than 1 GiB and were not kept, so no skipped step was "
-                    "run again",
+                    "not re-run: the weights exceed 1 GiB, so nanodoc kept no copy of them",
                 )
             )
         if self.skips.of_steps_before:
-            why = "the scaler decided on them in the next iteration, and they were not run again"
+            why = "not re-run: the scaler skipped them in the iteration after their backward pass"
             self.notes.append(("skipped steps", why))
         for kept in self.skips.kept():
             with state_preserved(self._runner, self._keeper):
@@ -168,7 +167,7 @@ class AmpWatch(Watch):
             if replay.error is not None:
                 raised = type(replay.error.cause).__name__
                 self.notes.append(
-                    ("skipped steps", f"step {capsule.step} raised {raised} when it was run again")
+                    ("skipped steps", f"step {capsule.step} raised {raised} when it was re-run")
                 )
                 continue
             finite = not replay.bad_parameters and all(map(math.isfinite, replay.losses))
@@ -185,9 +184,8 @@ class AmpWatch(Watch):
         with state_preserved(self._runner, self._keeper):
             replay = self._replayer.replay(last, half=log)
         if replay.error is not None:
-            self.notes.append(
-                ("underflow", "the step could not be run again when the run was over")
-            )
+            raised = type(replay.error.cause).__name__
+            self.notes.append(("underflow", f"step {last.step} raised {raised} when it was re-run"))
             return
         self._half = half_facts(
             replay.trace, log, [name for name, _ in self._named], self._runner.device

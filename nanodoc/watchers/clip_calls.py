@@ -14,6 +14,8 @@ from nanodoc.trace.spans import Place
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.scaler_protocol import ScalerProtocol
 
+_MOST_NORMS = 512
+
 
 class ClipCalls:
     """`here` says which line of the user's has called."""
@@ -27,6 +29,19 @@ class ClipCalls:
         self._order = order
         self._loop_protocol = loop_protocol
         self._here = here
+        self._clips, self._stride = 0, 1
+
+    def _note(self, norm: torch.Tensor) -> None:
+        """Keeps the norm, or every second, fourth and so on of a long run. No operation is made
+        with it, since a mode of the training's own could see that."""
+        kept = self._loop_protocol.clip_norms
+        # with a graph it would keep that alive
+        if self._clips % self._stride == 0 and norm.grad_fn is None:
+            kept.append((norm, norm._version))
+        if len(kept) > _MOST_NORMS:
+            del kept[1::2]
+            self._stride *= 2
+        self._clips += 1
 
     def by_norm(self, original: Any) -> Any:
         """For `torch.nn.utils.clip_grad._clip_grads_with_norm_`."""
@@ -36,6 +51,7 @@ class ClipCalls:
         ) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             grads, place = [p.grad for p in parameters if p.grad is not None], self._here()
+            self._note(total_norm)
             self._order.clipped(grads, "norm", total_norm, float(max_norm), place)
             if parameters:
                 self._loop_protocol.clipped(grads, float(max_norm), place)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data import default_collate
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.followed_step import FollowedStep
@@ -33,11 +32,11 @@ from nanodoc.recipe.variables import variables_of
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.tensors.nested import batch_size, is_list_of_samples, size_of_fields, tensor_leaves
 from nanodoc.tensors.plain import without_values
 from nanodoc.tensors.sums import fingerprint
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.watchers.sample_dimension import count_samples
 from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
@@ -86,7 +85,7 @@ class GraphWatch(Watch):
         self.growing: tuple[GrowingFacts, ...] = ()
         self._sizes: list[dict[str, int]] = []
         if self._call is None:
-            self.notes.append(("cross-sample leak", "switched off"))
+            self.notes.append(("cross-sample leak", "switched off (--no-leak-check)"))
 
     def follow(self, capsule: StepState) -> FollowedStep | None:
         """The first step is followed while it runs: that costs one traced step and no replay. What
@@ -267,7 +266,7 @@ class GraphWatch(Watch):
             self.notes.append(
                 (
                     "the autograd graph",
-                    f"the step raised {type(raised.cause).__name__} when it was run again",
+                    f"the step raised {type(raised.cause).__name__} when it was re-run",
                 )
             )
 
@@ -283,23 +282,15 @@ class GraphWatch(Watch):
     def _check_leak(self, capsule: StepState) -> None:
         assert self._call is not None
         call, self._call = self._call, None
-        size = batch_size(capsule.batches[0]) if capsule.batches else None
-        if size is not None and not _samples_first(
-            self._runner.recipe.data, capsule.batches[0], size
-        ):
-            self.notes.append(
-                (
-                    "cross-sample leak",
-                    "nothing tells which dimension of the batch counts its samples, and which may "
-                    "be time",
-                )
-            )
+        size, why = count_samples(self._runner.recipe.data, capsule.batches)
+        if why is not None:
+            self.notes.append(("cross-sample leak", why))
             return
         self.leak, reason = find_leak(
             self._runner.recipe.model,
             call,
             self._runner.device,
-            size or 0,
+            size,
             lambda: self._keeper.restore(capsule),
             independent=_collated(self._runner.recipe.data),
         )
@@ -316,34 +307,6 @@ class GraphWatch(Watch):
     def _aside(self, look: Callable[[], None]) -> None:
         with state_preserved(self._runner, self._keeper):
             look()
-
-
-def _samples_first(data: object, batch: Any, size: int) -> bool:
-    """It is known that `size`, the first dimension, counts samples: as many were drawn, or a field
-    has one number for each. Sequences with time first share two dimensions, and nothing but their
-    lengths differs from sequences with the batch first."""
-    if isinstance(data, torch.utils.data.DataLoader) and data.batch_size is not None:
-        drawn = (
-            min(data.batch_size, len(data.dataset))
-            if isinstance(data.dataset, Sized)
-            else data.batch_size
-        )
-        square = any(
-            not tensor.is_nested and tensor.dim() > 1 and tensor.size(0) == tensor.size(1)
-            for _, tensor in tensor_leaves(batch)
-        )
-        return size == drawn and (not square or data.collate_fn is default_collate)
-    if is_list_of_samples(batch) or size_of_fields(batch) is not None:
-        return True
-    rows = [
-        tensor
-        for _, tensor in tensor_leaves(batch)
-        if not tensor.is_nested and tensor.dim() and tensor.size(0) == size
-    ]
-    return (
-        any(tensor.dim() == 1 for tensor in rows)
-        or len({int(tensor.size(1)) for tensor in rows}) > 1
-    )
 
 
 def _collated(data: object) -> bool:

@@ -31,7 +31,7 @@ from nanodoc.facts.loop import (
 from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
 from nanodoc.measure.data import data_facts
-from nanodoc.measure.gradients import Vitals
+from nanodoc.measure.gradients import Vitals, values_of
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.data_loader import loader_of
 from nanodoc.recipe.variables import code_of
@@ -232,7 +232,7 @@ class LearningWatch(Watch):
             # a parameter of an odd kind
             self.notes.append(
                 (
-                    "statistics of parameters",
+                    "parameter statistics",
                     f"{type(error).__name__}: {' '.join(str(error).split())[:100]}",
                 )
             )
@@ -278,8 +278,14 @@ class LearningWatch(Watch):
             training_at=tuple(self._training),
             observed=self._runner.observing,
             optimizer_steps=self._loop_protocol.ever_stepped if self._runner.observing else None,
+            clip_norms=self._clip_norms(),
             writes_files=self._writes_files(),
         )
+
+    def _clip_norms(self) -> tuple[float, ...]:
+        """Those that the training has not written to since."""
+        noted = self._loop_protocol.clip_norms
+        return values_of([norm for norm, version in noted if norm._version == version])
 
     def _known(self) -> list[Any]:
         """torch's schedulers that the step reaches, or that stepped in the run."""

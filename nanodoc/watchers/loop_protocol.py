@@ -83,6 +83,7 @@ class LoopProtocol:
         self._schedules: dict[int, Schedule] = {}
         self.eval_at: dict[int, tuple[Place | None, int]] = {}
         """Where modules (by identity) were last put into eval mode, and in which step."""
+        self.clip_norms: list[tuple[torch.Tensor, int]] = []  # before each clipping, versions
         self.writes = False
         """It has opened a file for writing."""
         self.step = 0
@@ -201,8 +202,7 @@ class LoopProtocol:
                 if not self.ever_stepped and len(self._known) <= _MOST_NAMED:
                     known.note_value(parameter)
 
-    def attempted(self) -> None:
-        """A GradScaler is asked to step; it may skip."""
+    def attempted(self) -> None:  # a GradScaler is asked to step; it may skip
         self.ever_stepped += 1
 
     def cleared(self, parameters: Iterable[torch.Tensor], place: Place | None) -> None:
@@ -365,8 +365,8 @@ class LoopProtocol:
         if touched and (all(used) or by_hand):
             self._count(CLIPPED_LATE, place, self._stepped_at)
 
-    def clipped_nothing(self, place: Place | None) -> None:
-        if self.active:  # no parameters at all
+    def clipped_nothing(self, place: Place | None) -> None:  # no parameters at all
+        if self.active:
             self._count(CLIPPED_NOTHING, place, None)
 
     def _count(self, kind: str, place: Place | None, other: Place | None) -> Count:

@@ -117,7 +117,7 @@ class RequestedSteps(Watch):
             self.notes.append(
                 (
                     f"{what} of single steps",
-                    "the training is compiled; hooks and modes would change what is compiled",
+                    "the training uses torch.compile, and hooks would change what is compiled",
                 )
             )
         if options.magnitudes and failed and capsule is not None:
@@ -132,7 +132,7 @@ class RequestedSteps(Watch):
         with state_preserved(self._runner, self._keeper):
             table = self._frames(
                 capsule,
-                "it failed" if failed else "the last batch, with the weights as they are now",
+                "it failed" if failed else "the last batch, with the current weights",
             )
             bad = table.first_bad()
             if bad is not None and bad.module_type:

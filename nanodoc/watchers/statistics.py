@@ -86,7 +86,7 @@ def _parameters(
             if parameter.itemsize == 1 or not parameter.numel():
                 continue
             if is_sharded(parameter) and several_ranks():
-                raise RuntimeError("each rank holds a part of them")
+                raise RuntimeError("the parameters are sharded across ranks")
             weights = local_of(parameter).detach()
             old = local_of(old) if old is not None else None
             norm = float(weights.float().norm())

@@ -120,7 +120,7 @@ def test_a_script_on_a_device_that_rounds_otherwise_each_time(odd: str, tmp_path
     done = fresh_nanodoc("run", "--quiet", *output, *words, cwd=tmp_path)
     assert done.returncode == (1 if odd else 0), done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
-    assert report["run"]["step_found"].endswith("replay of step 0 the same but for rounding")
+    assert report["run"]["step_found"].endswith("replay of step 0 the same up to rounding")
     brief = brief_steps(tmp_path)
     if not odd:
         assert len(brief) > 60

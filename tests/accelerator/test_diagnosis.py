@@ -60,7 +60,7 @@ def test_a_scaler_calibrates_on_the_device() -> None:
 def test_a_model_on_two_devices_stays_there() -> None:
     report = run("halves")
     assert [finding.name for finding in report.findings] == []
-    assert report.verdict == "healthy"
+    assert report.verdict == "nothing found"
 
 
 def test_a_birth_on_the_second_of_two_devices() -> None:
@@ -69,7 +69,7 @@ def test_a_birth_on_the_second_of_two_devices() -> None:
     assert (line(report), first.culprit.op) == (marked("train.py", "halves"), "aten.log.default")
     told = {row["name"]: row["outcome"] for row in first.experiments}
     # the code names its devices: it can't run elsewhere
-    assert "by their names" in str(told["on the CPU"])
+    assert "several devices by name" in str(told["on the CPU"])
 
 
 def test_a_tensor_left_on_the_host_is_named() -> None:

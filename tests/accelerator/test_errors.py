@@ -140,9 +140,9 @@ def test_a_snapshot_goes_from_the_device_to_the_cpu_and_back(
 @pytest.mark.parametrize(
     ("device", "says"),
     [
-        ("sim:7", "there is no number 7"),
+        ("sim:7", "there is no device with index 7"),
         ("cuda", "sees no such device"),
-        ("teapot", "no device of torch's"),
+        ("teapot", "is not a torch device"),
     ],
 )
 def test_a_device_that_is_not_there_lists_those_that_are(
@@ -151,7 +151,7 @@ def test_a_device_that_is_not_there_lists_those_that_are(
     done = fresh_nanodoc("run", "train.py:well", "--device", device, cwd=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr
-    assert "there are cpu and sim:0, sim:1" in done.stderr
+    assert "available: cpu, sim:0, sim:1" in done.stderr
     assert done.stderr.strip().count("\n") == 0
 
 
@@ -169,7 +169,7 @@ def test_the_device_of_a_package_that_the_training_imports(
         )
     )
     assert (report["verdict"], report["run"]["device"]) == (
-        "healthy",
+        "nothing found",
         "sim:1 (Simulated accelerator)",
     )
 

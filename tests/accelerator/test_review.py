@@ -122,14 +122,14 @@ def build():
 
 def test_a_spread_model_is_not_sent_elsewhere(tmp_path: Path) -> None:
     source = SPREAD.replace("ONE", '"sim:0"')
-    assert run(tmp_path, source, "auto").verdict == "healthy"
+    assert run(tmp_path, source, "auto").verdict == "nothing found"
     for device in ("cpu", "sim:1"):
-        with pytest.raises(UsageError, match=r"spreads its model over sim:0, sim:1"):
+        with pytest.raises(UsageError, match=r"places its model on sim:0, sim:1"):
             run(tmp_path, source, device)
 
 
 def test_a_part_kept_on_the_cpu_stays_there(tmp_path: Path) -> None:
-    assert run(tmp_path, SPREAD.replace("ONE", '"cpu"'), "auto").verdict == "healthy"
+    assert run(tmp_path, SPREAD.replace("ONE", '"cpu"'), "auto").verdict == "nothing found"
 
 
 def test_a_late_error_in_a_graph_check_is_the_trainings(tmp_path: Path) -> None:
@@ -147,7 +147,9 @@ def build():
     with pytest.MonkeyPatch.context() as patch:
         for key, value in sim.environment().items():
             patch.setenv(key, value)
-        done = fresh_nanodoc("check-grad-graph", "train.py:build", "--format", "json", cwd=tmp_path)
+        done = fresh_nanodoc(
+            "check-grad-graph", "train.py:build", "--output-format", "json", cwd=tmp_path
+        )
     assert "internal error" not in done.stderr
     assert report_of(done)["findings"][0]["code"] == "ND701"
 

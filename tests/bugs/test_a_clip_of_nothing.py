@@ -38,4 +38,4 @@ def test_what_the_clip_is_given(how: str, found: bool) -> None:
     data = [(torch.randn(8, 4), torch.randn(8, 1)) for _ in range(8)]
     recipe = Recipe(model=model, optimizer=optimizer, train_step=train_step, data=data)
     titles = {f.title for f in diagnose(recipe, 8) if f.code == "ND624"}
-    assert ("a clip of gradients is given no parameters" in titles) == found
+    assert ("gradient clipping gets no parameters" in titles) == found

@@ -20,7 +20,7 @@ def test_a_snapshot_that_does_not_fit(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"^it is larger than a file may be here \(ulimit -f\)$"):
+        with pytest.raises(OSError, match=r"^it exceeds the file-size limit \(ulimit -f\)$"):
             save({"weights": torch.zeros(100_000)}, tmp_path / "snapshot.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -49,6 +49,6 @@ def test_nothing_can_be_shared(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith("nanodoc: no memory can be shared with the training: ")
+    assert done.stderr.startswith("nanodoc: can't share memory with the training process: ")
     assert "ulimit -f" in done.stderr
     assert done.stderr.count("\n") == 1

@@ -1,5 +1,5 @@
 """An exception in a step, in a loop over batches inside one over epochs of the same function, was
-told as one "outside of its training's steps"."""
+told as one "outside the training steps"."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_its_last_steps_are_run_again(tmp_path: Path) -> None:
 
 
 def test_one_that_is_drawn_from_by_a_loop_is_not_empty_the_second_time(tmp_path: Path) -> None:
-    """What it gave is not known then: the steps are not run again, and none is called healthy that
+    """What it gave is not known then: the steps are not re-run, and none is called healthy that
     ran without its batches."""
     old = """        x, y = next(batches)
         loss = F.mse_loss(model(x), y)
@@ -59,4 +59,4 @@ def test_one_that_is_drawn_from_by_a_loop_is_not_empty_the_second_time(tmp_path:
     (tmp_path / "train.py").write_text("import itertools\n" + SCRIPT.replace(old, new))
     told = nanodoc("run", "train.py", cwd=tmp_path).stderr
     assert "replay of step 0 bitwise the same" not in told
-    assert "not run again" in told
+    assert "not re-run" in told

@@ -78,8 +78,8 @@ def test_a_sick_training_is_told_and_replayed(tmp_path: Path, older: list[str]) 
     assert done.returncode == 1, done.stderr
     assert "critical[ND202]: 0/0 is NaN" in done.stderr
     assert "--> train.py:11:" in done.stderr
-    (snapshot,) = tmp_path.glob("*.pt")
-    again = [*older, "-m", "nanodoc", "replay", snapshot.name]
+    (snapshot,) = tmp_path.glob("nanodoc-out/*.pt")
+    again = [*older, "-m", "nanodoc", "replay", str(snapshot)]
     done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "ND202" in done.stdout + done.stderr

@@ -45,8 +45,8 @@ def told(text: str) -> list[str]:
     # behind it: the tensor has no graph before the second step, whose momentum has one; some steps
     # that were run again to show that they come to the same changed it
     [
-        (INNER, "pass", "verdict: healthy"),
-        ("pass", INNER, "verdict: warning (2 warning in 80 steps)"),
+        (INNER, "pass", "verdict: nothing found"),
+        ("pass", INNER, "verdict: warning (2 warning, 80 steps)"),
     ],
     ids=["before", "behind"],
 )

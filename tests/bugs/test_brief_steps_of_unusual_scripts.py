@@ -68,5 +68,5 @@ def test_the_sick_line_is_told(script: str, tmp_path: Path) -> None:
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"train.py:{line_of(path, '# sick')}" in done.stderr
-    assert "ran on unwatched" not in done.stderr
+    assert "went on unwatched" not in done.stderr
     assert "Warning" not in done.stderr

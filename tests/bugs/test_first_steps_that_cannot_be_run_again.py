@@ -117,7 +117,7 @@ def test_ranks_of_which_one_cannot(what: str, tmp_path: Path) -> None:
     bare = nanodoc(PYTHON, "train.py", what, "bare", cwd=tmp_path, ranks=2)
     assert bare.returncode == 0, bare.stderr
     report = told(tmp_path, what)
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     assert [rank["ended"] for rank in report["ranks"]] == ["well", "well"]
     for rank in range(2):
         assert (tmp_path / f"losses{rank}-with").read_text() == (
@@ -139,7 +139,7 @@ def test_a_sick_first_step_is_run_again_without_the_others(tmp_path: Path) -> No
 def test_the_first_scale_is_too_large(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCALED)
     report = told(tmp_path, "alone", ranks=1)
-    assert report["run"]["step_found"].endswith("not run again")
+    assert report["run"]["step_found"].endswith("not re-run")
     assert report["findings"] == []
 
 

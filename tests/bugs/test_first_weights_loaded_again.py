@@ -32,4 +32,4 @@ def test_nothing_is_said_of_them(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "healthy" in done.stderr
+    assert "nothing found" in done.stderr

@@ -53,7 +53,10 @@ def test_the_step_is_the_same_in_a_replay(tmp_path: Path) -> None:
     path.write_text(SCRIPT)
     shown = ("--output-format", "json", "--output", "report.json")
     lines = []
-    for command in (("run", *shown, "train.py"), ("replay", *shown, "nanodoc-step0.pt")):
+    for command in (
+        ("run", *shown, "train.py"),
+        ("replay", *shown, "nanodoc-out/nanodoc-step0.pt"),
+    ):
         done = nanodoc(*command, cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         report = json.loads((tmp_path / "report.json").read_text())

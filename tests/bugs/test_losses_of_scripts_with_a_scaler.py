@@ -35,7 +35,7 @@ def test_they_are_the_scripts_own(tmp_path: Path) -> None:
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     own = [float(line) for line in (tmp_path / "losses").read_text().splitlines()]
-    history = (tmp_path / "history.jsonl").read_text().splitlines()
+    history = (tmp_path / "nanodoc-out/history.jsonl").read_text().splitlines()
     told = [row["loss"] for row in map(json.loads, history) if "loss" in row]
     assert len(own) == 12
     assert told == pytest.approx(own, rel=1e-6)
@@ -74,6 +74,6 @@ def test_what_is_scaled_is_not_what_is_differentiated(how: str, tmp_path: Path) 
     done = nanodoc("run", "train.py", "--", how, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     own = [float(line) for line in (tmp_path / "losses").read_text().splitlines()]
-    history = (tmp_path / "history.jsonl").read_text().splitlines()
+    history = (tmp_path / "nanodoc-out/history.jsonl").read_text().splitlines()
     told = [row["loss"] for row in map(json.loads, history) if "loss" in row]
     assert told == pytest.approx(own, rel=1e-6)

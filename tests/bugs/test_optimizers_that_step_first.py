@@ -135,8 +135,8 @@ def test_what_a_script_does_in_an_iteration_is_its_own(tmp_path: Path, how: str,
     assert found["culprit"]["dataset_indices"] == [611]
     assert any(fix["verified"] for fix in found["fixes"])
     # of the snapshot, too
-    (snapshot,) = tmp_path.glob("*.pt")
-    done = nanodoc("replay", snapshot.name, cwd=tmp_path)
+    (snapshot,) = tmp_path.glob("nanodoc-out/*.pt")
+    done = nanodoc("replay", str(snapshot), cwd=tmp_path)
     assert f"critical[{code}]" in done.stdout + done.stderr
 
 

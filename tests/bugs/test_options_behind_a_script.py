@@ -21,8 +21,9 @@ def test_it_is_said_where_they_belong(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "unrecognized arguments: --output-format json --quiet" in done.stderr
     assert (
-        "nanodoc: --output-format and --quiet behind the script are the script's own; nanodoc's "
-        "options stand before it: nanodoc run --output-format … train.py\n" in done.stderr
+        "nanodoc: --output-format and --quiet after the script were passed to the script; to give "
+        "them to nanodoc, add --: nanodoc run train.py --output-format json --quiet --\n"
+        in done.stderr
     )
 
 

@@ -97,7 +97,7 @@ def test_the_step_is_run_again_and_the_line_is_found(loop: str, tmp_path: Path) 
     script.write_text(HEAD + LOOPS[loop])
     out, report = run(tmp_path)
     assert out == python("train.py", cwd=tmp_path).stdout
-    assert report["run"]["step_found"].endswith("run again only where it is sick")
+    assert report["run"]["step_found"].endswith("re-run only if it fails")
     assert report["findings"] == []
     _, report = run(tmp_path, "bad")
     first = report["findings"][0]

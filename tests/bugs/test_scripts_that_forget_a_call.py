@@ -39,7 +39,7 @@ def test_the_loop_is_examined(tmp_path: Path, forgotten: str, code: str, line: s
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert f"critical[{code}]" in done.stderr
     assert f"--> train.py:{1 + script.splitlines().index(line)}:" in done.stderr
-    assert "1 critical in" in done.stderr  # and nothing else
+    assert "1 critical, " in done.stderr  # and nothing else
 
 
 ATTACK = """
@@ -60,4 +60,4 @@ for step in range(60):
 
 def test_an_attack_on_pictures_trains_nothing(tmp_path: Path) -> None:
     (tmp_path / "attack.py").write_text(ATTACK)
-    assert "nothing was examined" in nanodoc("run", "attack.py", cwd=tmp_path).stderr
+    assert "nothing was checked" in nanodoc("run", "attack.py", cwd=tmp_path).stderr

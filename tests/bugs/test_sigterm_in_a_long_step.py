@@ -53,7 +53,7 @@ def test_the_steps_before_it_are_told(tmp_path: Path, at: int, where: str) -> No
     assert report["run"]["steps_run"] == report["vitals"]["steps"] == at
     assert not report["findings"]
     unchecked = {row["what"]: row["why"] for row in report["not_checked"]}
-    assert unchecked[f"step {at}"] == "it was broken off, since SIGTERM had come"
+    assert unchecked[f"step {at}"] == "interrupted by SIGTERM"
 
 
 def test_a_training_that_ignores_it_is_let_be(tmp_path: Path) -> None:

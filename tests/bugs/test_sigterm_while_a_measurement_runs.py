@@ -108,4 +108,4 @@ def test_a_sick_step_that_takes_longer_than_the_report_may(tmp_path: Path) -> No
     report = told(tmp_path, "train.py:build", "--steps", "3")
     assert report["interrupted"] is True
     assert report["findings"]
-    assert [path.name for path in tmp_path.glob("*.pt")] == ["nanodoc-step0.pt"]
+    assert [path.name for path in tmp_path.glob("nanodoc-out/*.pt")] == ["nanodoc-step0.pt"]

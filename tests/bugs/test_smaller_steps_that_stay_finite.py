@@ -15,7 +15,7 @@ from nanodoc.rules.learning.divergence_report import _fixes
     ("passes", "finite", "told"),
     [
         (True, True, "passes"),
-        (False, True, "finite, ends at loss 9.23"),
+        (False, True, "finite, ends at a loss of 9.23"),
         (False, False, "fails too"),
     ],
 )
@@ -39,7 +39,7 @@ def advice(*ends: float) -> Fix:
 
 def test_the_best_of_them_is_named() -> None:
     fix = advice(36.9, 9.23, 16.8)
-    assert fix.title.startswith("lower the learning rate to 0.0001, and look at")
+    assert fix.title.startswith("lower the learning rate to 0.0001, and check")
     assert fix.verified is False
     assert "end at loss 9.23" in fix_status(fix)
 

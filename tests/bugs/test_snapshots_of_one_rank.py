@@ -67,11 +67,11 @@ def test_a_script_is_replayed_in_a_group_of_one(tmp_path: Path, in_process: bool
     script.write_text(SCRIPT)
     nanodoc("run", "--output", "report.txt", "train.py", cwd=tmp_path, ranks=2)
     told = (tmp_path / "report.txt").read_text()
-    assert "next: nanodoc replay rank1/nanodoc-step4.pt" in told
+    assert "next: nanodoc replay nanodoc-out/rank1/nanodoc-step4.pt" in told
     options = ("--in-process",) if in_process else ()
     report = report_of(
         nanodoc(
-            *("replay", "rank1/nanodoc-step4.pt", "--output-format", "json", *options),
+            *("replay", "nanodoc-out/rank1/nanodoc-step4.pt", "--output-format", "json", *options),
             cwd=tmp_path,
         )
     )
@@ -86,7 +86,7 @@ def test_a_recipe_is_replayed_in_a_group_of_one(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(RECIPE)
     nanodoc("run", "train.py:build", "--output", "report.txt", cwd=tmp_path, ranks=2)
-    saved = sorted(tmp_path.glob("rank*/nanodoc-step0.pt"))
+    saved = sorted(tmp_path.glob("nanodoc-out/rank*/nanodoc-step0.pt"))
     assert len(saved) == 2
     for snapshot in saved:
         done = nanodoc("replay", str(snapshot), "--output-format", "json", cwd=tmp_path)

@@ -65,7 +65,7 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("script")
     (folder / "train.py").write_text(SCRIPT)
     nanodoc("run", "--quiet", "train.py", cwd=folder)
-    return next(folder.glob("nanodoc-step*.pt"))
+    return next(folder.glob("nanodoc-out/nanodoc-step*.pt"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_snapshot_whose_run_knew_no_loss(snapshot: Path) -> None:
     content["run"]["loss"] = None
     path = snapshot.with_name("lossless.pt")
     torch.save(content, path)
-    done = nanodoc("replay", path.name, cwd=snapshot.parent)
+    done = nanodoc("replay", str(path), cwd=snapshot.parent.parent)
     assert done.returncode == 1, done.stdout + done.stderr
 
 
@@ -118,6 +118,6 @@ def test_what_torch_warns_of_in_a_strangers_file_is_not_repeated(snapshot: Path)
     at = told.index(b"\x80\x02}")  # the beginning of the pickle
     path = snapshot.with_name("protocol.pt")
     path.write_bytes(told[: at + 1] + b"\x2e" + told[at + 2 :])
-    done = nanodoc("replay", path.name, cwd=snapshot.parent)
+    done = nanodoc("replay", str(path), cwd=snapshot.parent.parent)
     assert "protocol" not in done.stderr
     assert "Warning" not in done.stderr

@@ -122,7 +122,7 @@ def test_no_experiment_is_made_of_what_cannot_be_put_back(tmp_path: Path) -> Non
     assert [row["outcome"] for row in finding.experiments] == ["not reproduced"]
     assert not any(fix.verified for fix in finding.fixes)
     told = dict(report.not_checked)["experiments and fixes"]
-    assert told == "the step reads more (a cycle), which a replay cannot put back"
+    assert told == "the step reads more (a cycle), which replay can't restore"
 
 
 class Hostile:

@@ -116,7 +116,7 @@ def test_what_cannot_be_put_back_is_said() -> None:
     assert evidence.pattern is not None
     assert evidence.pattern.cause is None
     assert any(
-        "state that nanodoc can't put back has moved" in one.outcome
+        "state that nanodoc can't restore has changed" in one.outcome
         for one in evidence.pattern.experiments
     )
     assert all(

@@ -81,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_healthy_recipe_is_examined_as_any_other(folder: Path, entry: str) -> None:
     options = ("--stats", "--trace-steps", "2", "--steps", "12")
     report = report_of(nanodoc("run", f"train.py:{entry}", *options, *JSON, cwd=folder))
-    assert (report["verdict"], report["run"]["steps_run"]) == ("healthy", 12)
+    assert (report["verdict"], report["run"]["steps_run"]) == ("nothing found", 12)
 
 
 @pytest.mark.parametrize("entry", ["sick_script", "sick_trace"])
@@ -96,7 +96,7 @@ def test_a_healthy_script_is_left_as_it_is(folder: Path, entry: str) -> None:
     bare = python("main.py", entry, cwd=folder)
     watched = nanodoc("run", "main.py", "--", entry, cwd=folder)
     assert (watched.returncode, watched.stdout) == (bare.returncode, bare.stdout), watched.stderr
-    assert "verdict: healthy" in watched.stderr
+    assert "verdict: nothing found" in watched.stderr
 
 
 @pytest.mark.parametrize(("entry", "line"), [("sick_script", LOG), ("sick_trace", CALL)])

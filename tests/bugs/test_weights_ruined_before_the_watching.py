@@ -38,6 +38,6 @@ def test_the_initial_values_are_not_to_blame(
     path.write_text(HEAD.replace("BAD", "pass") + LOOP)
     report = watched(path)
     (found,) = report.findings
-    assert found.title.endswith("held non-finite values when the watching began")
+    assert found.title.endswith("held non-finite values when watching began")
     assert found.culprit.location is not None
     assert found.culprit.location.line == line_of(path, "# made")

@@ -39,7 +39,7 @@ CASES = {
     "no loss": (
         "import torch\ndef build(): return {'model': torch.nn.Linear(1, 1), 'data': []}\n",
         ["run", "train.py:build"],
-        "no way to a loss",
+        "build() returned no loss",
     ),
     "loss not scalar": (
         recipe("lambda m, b: m(b)"),
@@ -60,7 +60,7 @@ CASES = {
     "no device at all": (
         recipe(),
         ["run", "train.py:build", "--device", "teapot"],
-        "'teapot' is no device of torch's; there ",
+        "'teapot' is not a torch device; available: cpu",
     ),
     "missing config": (
         recipe(),
@@ -75,7 +75,7 @@ CASES = {
         "one of full, concise, json, github",
     ),
     "unknown option": (None, ["run", "train.py:build", "--stepz", "3"], "No such option: --stepz"),
-    "missing argument": (None, ["run"], "Missing argument"),
+    "missing argument": (None, ["run"], "what is to be run? A script: nanodoc run train.py"),
     "not a number": (
         None,
         ["run", "train.py:build", "--steps", "many"],

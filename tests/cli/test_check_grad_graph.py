@@ -99,7 +99,7 @@ def test_json_says_every_state(deep: Path) -> None:
         "train.py:build",
         "--steps",
         "6",
-        "--format",
+        "--output-format",
         "json",
         "--fail-on",
         "never",
@@ -130,7 +130,7 @@ def test_a_module_that_is_not_there(deep: Path) -> None:
     assert done.stderr.strip() == "nanodoc: the model has no module 'heads'; did you mean 'head'?"
 
 
-@pytest.mark.parametrize("arguments", [("--steps", "0"), ("--format", "svg")])
+@pytest.mark.parametrize("arguments", [("--steps", "0"), ("--output-format", "svg")])
 def test_bad_options_are_one_line(deep: Path, arguments: tuple[str, ...]) -> None:
     done = nanodoc("check-grad-graph", "train.py:build", *arguments, cwd=deep)
     assert done.returncode == 2

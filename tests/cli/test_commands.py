@@ -93,10 +93,13 @@ def test_importing_nanodoc_does_not_import_torch() -> None:
 def test_a_healthy_run(tmp_path: Path) -> None:
     done = nanodoc("run", "train.py:build", cwd=tmp_path)
     assert done.returncode == 0
-    assert "verdict: healthy" in done.stdout
+    assert "verdict: nothing found" in done.stdout
     assert "building with" in done.stderr
     assert "building with" not in done.stdout
-    lines = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "nanodoc-out/history.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines[1:]] == list(range(6))
     assert set(lines[1]) >= {
         "step",
@@ -108,14 +111,15 @@ def test_a_healthy_run(tmp_path: Path) -> None:
         "seconds",
         "samples_per_second",
     }
-    assert not list(tmp_path.glob("*.pt"))
+    assert not list(tmp_path.rglob("*.pt"))
 
 
 def test_a_foreign_history_file_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "history.jsonl").write_text("mine\n")
+    (tmp_path / "nanodoc-out").mkdir()
+    (tmp_path / "nanodoc-out/history.jsonl").write_text("mine\n")
     nanodoc("run", "train.py:build", cwd=tmp_path)
-    assert (tmp_path / "history.jsonl").read_text() == "mine\n"
-    assert (tmp_path / "history-2.jsonl").exists()
+    assert (tmp_path / "nanodoc-out/history.jsonl").read_text() == "mine\n"
+    assert (tmp_path / "nanodoc-out/history-2.jsonl").exists()
 
 
 def test_json_is_alone_on_stdout_and_complete(tmp_path: Path) -> None:
@@ -131,8 +135,8 @@ def test_json_is_alone_on_stdout_and_complete(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     report = report_of(done)
-    assert report["schema"] == 1
-    assert report["verdict"] == "healthy"
+    assert report["schema"] == 2
+    assert report["verdict"] == "nothing found"
     assert report["run"]["steps_run"] == 2
     assert report["run"]["seed"] == 3
     assert report["findings"] == []
@@ -211,16 +215,19 @@ def test_the_report_goes_to_a_file(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.stdout == ""
-    assert json.loads((tmp_path / "reports" / "r.json").read_text())["verdict"] == "healthy"
-    assert (tmp_path / "reports" / "history.jsonl").exists()
+    assert json.loads((tmp_path / "reports" / "r.json").read_text())["verdict"] == "nothing found"
+    assert (tmp_path / "nanodoc-out" / "history.jsonl").exists()
 
 
 def test_trace_steps_write_the_ops(tmp_path: Path) -> None:
     done = nanodoc("run", "train.py:build", "--trace-steps", "1,3", cwd=tmp_path)
     assert done.returncode == 0
-    ops = [json.loads(line) for line in (tmp_path / "trace-step3.jsonl").read_text().splitlines()]
+    ops = [
+        json.loads(line)
+        for line in (tmp_path / "nanodoc-out/trace-step3.jsonl").read_text().splitlines()
+    ]
     assert any(op["op"].startswith("aten.mse_loss") for op in ops)
-    assert (tmp_path / "trace-step1.jsonl").exists()
+    assert (tmp_path / "nanodoc-out/trace-step1.jsonl").exists()
 
 
 def test_the_first_interrupt_prints_a_partial_report(tmp_path: Path) -> None:
@@ -231,7 +238,7 @@ def test_the_first_interrupt_prints_a_partial_report(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    history = tmp_path / "history.jsonl"
+    history = tmp_path / "nanodoc-out/history.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
         history.exists() and len(history.read_text().splitlines()) > 3

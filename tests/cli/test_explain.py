@@ -102,7 +102,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 40)
     done = nanodoc("explain", "weights.pt", cwd=tmp_path)
     assert done.returncode == 2
-    assert "'weights.pt' is no text" in done.stderr
+    assert "'weights.pt' is not text" in done.stderr
 
 
 @pytest.mark.parametrize(

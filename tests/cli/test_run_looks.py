@@ -175,7 +175,7 @@ def test_a_missing_tensorboard_is_said_before_the_run(
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UsageError, match=r"pip install .nanodoc-torch\[tensorboard\]"):
         run("yield-head", tmp_path, tensorboard=str(tmp_path / "events"))
-    assert not (tmp_path / "history.jsonl").exists()
+    assert not (tmp_path / "nanodoc-out/history.jsonl").exists()
 
 
 def test_live_without_a_terminal_is_said_and_the_run_goes_on(tmp_path: Path) -> None:

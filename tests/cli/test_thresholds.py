@@ -24,7 +24,7 @@ def build():
 """
 COMMANDS = {
     "run": ["run", "train.py:build"],
-    "replay": ["replay", "nanodoc-step0.pt"],
+    "replay": ["replay", "nanodoc-out/nanodoc-step0.pt"],
     "check-grad-graph": ["check-grad-graph", "train.py:build"],
 }
 
@@ -35,7 +35,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Evidence]:
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
     app(["run", "train.py:build", "--in-process", "--quiet"], standalone_mode=False)
-    assert (tmp_path / "nanodoc-step0.pt").exists()
+    assert (tmp_path / "nanodoc-out/nanodoc-step0.pt").exists()
     seen: list[Evidence] = []
     real = judging.claims
 

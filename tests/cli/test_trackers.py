@@ -132,7 +132,7 @@ def test_the_trainings_own_run_goes_on(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.endswith("went on\n"), done.stderr
-    runs = {path.name.rpartition("-")[2]: path for path in tmp_path.glob("wandb/offline-run-*")}
+    runs = {path.name.rpartition("-")[2]: path for path in tmp_path.rglob("wandb/offline-run-*")}
     assert len(runs) == 2
     (ours,) = (path for name, path in runs.items() if name != "userrun")
     assert b"hunter2" not in b"".join(p.read_bytes() for p in ours.rglob("*") if p.is_file())

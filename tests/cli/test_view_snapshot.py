@@ -35,7 +35,7 @@ def test_what_it_holds(snapshot: Path) -> None:
     assert "gradient norm  nan" in text
     assert "batch (1 tensor)\n  it  float32 [3, 4]  0 to 1\n" in text
     assert "0.scale.weight  float32 [4, 4]" in text
-    assert text.endswith(f"next: nanodoc replay {snapshot.name}\n")
+    assert text.endswith(f"next: nanodoc replay {snapshot}\n")
 
 
 def test_values_that_are_not_finite_come_first(tmp_path: Path) -> None:
@@ -49,14 +49,14 @@ def test_values_that_are_not_finite_come_first(tmp_path: Path) -> None:
 
 
 def test_the_page_and_json(snapshot: Path) -> None:
-    done = nanodoc("view", snapshot.name, "--output", "json=held.json")
+    done = nanodoc("view", str(snapshot), "--output", "json=held.json")
     assert (done.returncode, done.stderr) == (0, "")
     again = nanodoc("view", "held.json", "--output-format", "full")
     assert "0.scale.weight  float32 [4, 4]" in again.stdout
-    assert nanodoc("view", snapshot.name).returncode == 0
+    assert nanodoc("view", str(snapshot)).returncode == 0
     page = Text(snapshot.with_suffix(".html").read_text())
-    assert "healthy" not in page.text
-    assert "What the step was given" in page.text
+    assert "nothing found" not in page.text
+    assert "The state that the step started from" in page.text
     held = json.loads(Path("held.json").read_text())["snapshot"]
     assert [part for part, _ in held["parts"]] == ["batch", "model"]
 
@@ -71,11 +71,11 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 def test_what_is_none_and_forms_that_need_findings(snapshot: Path, tmp_path: Path) -> None:
-    done = nanodoc("view", snapshot.name, "--output-format", "sarif")
+    done = nanodoc("view", str(snapshot), "--output-format", "sarif")
     assert done.returncode == 2
     assert "nanodoc replay" in done.stderr
     torch.save({"weights": torch.zeros(1)}, tmp_path / "other.pt")
-    with pytest.raises(UsageError, match="no nanodoc snapshot"):
+    with pytest.raises(UsageError, match="is not a nanodoc snapshot"):
         snapshot_report(tmp_path / "other.pt")
 
 

@@ -132,7 +132,7 @@ def test_the_healthy_twin_is_left_alone(patient: Patient) -> None:
     assert patient.expect not in found
     assert not beside & found
     assert report.findings == ()
-    assert report.verdict == "healthy"
+    assert report.verdict == "nothing found"
 
 
 def test_names_are_unique_and_known() -> None:

@@ -1,5 +1,5 @@
 """What other repositories use of this one: the GitHub action and the pre-commit hooks, run as their
-readers run them."""
+readers run them. And the versions that the workflow tests."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,20 @@ def test_a_hook_fails_on_what_it_finds(hook: dict[str, Any], tmp_path: Path) -> 
         assert program == "nanodoc"
         codes.append(nanodoc(*arguments, "train.py:build", cwd=tmp_path).returncode)
     assert codes == [0, 1]
+
+
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+@pytest.mark.skipif(not WORKFLOW.exists(), reason="the sdist has no workflow")
+def test_the_workflow_tests_the_versions_that_the_package_names() -> None:
+    pairs = yaml.safe_load(WORKFLOW.read_text())["jobs"]["tests"]["strategy"]["matrix"]["include"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [one.rpartition(" :: ")[2] for one in project["classifiers"] if "Python :: 3." in one]
+    assert sorted({pair["python"] for pair in pairs}) == sorted(named)
+    assert project["requires-python"] == f">={pairs[0]['python']}"
+    assert f"torch>={pairs[0]['torch']}" in project["dependencies"]
+    versions = [tuple(int(part) for part in pair["torch"].split(".")) for pair in pairs]
+    assert versions == [(2, minor) for minor in range(versions[0][1], versions[-1][1] + 1)]
+    pythons = [int(pair["python"].rpartition(".")[2]) for pair in pairs]
+    assert pythons == sorted(pythons), "the newest torch is tested with the newest Python"

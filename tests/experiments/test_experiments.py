@@ -155,9 +155,7 @@ def test_no_time_is_said_and_not_hidden() -> None:
     assert pattern is not None
     left = [one for one in pattern.experiments if one.key != "same-again"]
     assert left
-    assert all(
-        one.outcome == "not run: the time for the examination is up (--budget)" for one in left
-    )
+    assert all(one.outcome == "not run: the time limit is reached (--budget)" for one in left)
     assert pattern.cause is None
 
 

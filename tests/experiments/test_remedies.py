@@ -233,16 +233,19 @@ def test_fix_writes_a_patch_that_applies_and_cures(tmp_path: Path) -> None:
     sick = report_of(
         nanodoc("run", "train.py:build", "--output-format", "json", "--fix", cwd=tmp_path)
     )
-    assert sick["artifacts"]["patch"] == "nanodoc.patch"
+    assert sick["artifacts"]["patch"] == "nanodoc-out/nanodoc.patch"
     assert (tmp_path / "train.py").read_text() == source  # never touched
     subprocess.run(
-        ["patch", "-p1", "-i", "nanodoc.patch"], cwd=tmp_path, check=True, capture_output=True
+        ["patch", "-p1", "-i", "nanodoc-out/nanodoc.patch"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
     )
     assert (tmp_path / "train.py").read_text() != source
     cured = report_of(
         nanodoc("run", "train.py:build", "--output-format", "json", "--fix", cwd=tmp_path)
     )
-    assert cured["verdict"] == "healthy"
+    assert cured["verdict"] == "nothing found"
     assert "patch" not in cured["artifacts"]
     assert {"what": "--fix", "why": "nothing was found"} in cured["not_checked"]
 
@@ -256,9 +259,10 @@ def test_an_earlier_patch_is_not_overwritten(tmp_path: Path) -> None:
             plant=textwrap.indent(plant, " " * 4),
         )
     )
-    (tmp_path / "nanodoc.patch").write_text("mine")
+    (tmp_path / "nanodoc-out").mkdir()
+    (tmp_path / "nanodoc-out/nanodoc.patch").write_text("mine")
     report = report_of(
         nanodoc("run", "train.py:build", "--output-format", "json", "--fix", cwd=tmp_path)
     )
-    assert report["artifacts"]["patch"] == "nanodoc-2.patch"
-    assert (tmp_path / "nanodoc.patch").read_text() == "mine"
+    assert report["artifacts"]["patch"] == "nanodoc-out/nanodoc-2.patch"
+    assert (tmp_path / "nanodoc-out/nanodoc.patch").read_text() == "mine"

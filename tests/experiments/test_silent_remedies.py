@@ -75,7 +75,7 @@ def test_an_error_of_our_own_keeps_what_is_known(
     assert report.findings[0].code == "ND612"
     assert (
         "fixes",
-        "an error of nanodoc's own ended them: ValueError: unforeseen",
+        "stopped by an error of nanodoc's own: ValueError: unforeseen",
     ) in report.not_checked
     monkeypatch.setenv("NANODOC_DEBUG", "1")
     with pytest.raises(ValueError, match="unforeseen"):
@@ -114,6 +114,9 @@ def test_a_train_step_that_writes_files_is_not_run_again_for_many_steps(
     report = run_training("train.py:build", Config(device="cpu"))
     assert report.findings[0].code == "ND608"
     assert report.findings[0].fixes[0].verified is None
-    assert ("the run's steps, run again", "the train_step writes files") in report.not_checked
+    assert (
+        "experiments on earlier steps",
+        "train_step writes files, which a re-run would overwrite",
+    ) in report.not_checked
     assert len(Path("log.txt").read_text().splitlines()) <= 30 + 3  # looks at single steps
     assert builtins.open is io.open

@@ -50,7 +50,7 @@ def test_one_that_would_not_end(tmp_path: Path) -> None:
     assert first["code"] == "ND202"
     outcomes = {row["name"]: row["outcome"] for row in first["experiments"]}
     assert outcomes["same again"] == "fails again, bitwise the same"
-    assert outcomes["float64"] == "not run: the time for the examination is up (--budget)"
+    assert outcomes["float64"] == "not run: the time limit is reached (--budget)"
 
 
 def test_code_that_catches_everything_is_told_again() -> None:

@@ -244,7 +244,7 @@ def test_the_frames_tell_which_of_two_errors_with_one_message_it_is(text: str, e
     [
         ("ImportError: the moon is full", "nanodoc env"),
         ("OSError: [WinError 4711] moon.dll is full", "nanodoc env"),
-        ("ValueError: the moon is full", "nanodoc run FILE.py:build"),
+        ("ValueError: the moon is full", "nanodoc run train.py"),
         ("t.py:3: UserWarning: the moon is full", None),
         (
             "TypeError: Cannot read properties of undefined (reading 'map')\n    at App.js:12:4",

@@ -212,7 +212,7 @@ def test_steps_that_do_not_come_to_the_same_are_not_blamed(odd: str, tmp_path: P
     outcome, brief = run(recipe(BRIEF, odd, drifting), tmp_path)
     assert BRIEF in brief
     assert outcome.evidence.reproduced == "not_run"
-    assert "do not come to the same" in outcome.evidence.reproduction_note
+    assert "re-running them gives different results" in outcome.evidence.reproduction_note
     assert not outcome.evidence.births
     assert not outcome.evidence.optimizers
 

@@ -237,7 +237,7 @@ def test_the_text_has_a_line_for_each_rank_and_check() -> None:
         "barrier",
     ]
     assert "verdict: healthy (2 of 2 ranks OK)" in out
-    assert "NCCL wrote no log: gloo was used" in out
+    assert "NCCL wrote no log: the backend was gloo" in out
 
 
 def test_an_interrupt_reports_what_is_known() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from nanodoc import Recipe, UsageError
 from nanodoc.recipe.adapt import as_recipe
-from nanodoc.recipe.loader import split_entrypoint
+from nanodoc.recipe.target import split_entrypoint
 from tests.helpers import run_engine
 
 Pair = namedtuple("Pair", "x y")
@@ -182,7 +182,7 @@ def test_a_generator_ends_and_says_so() -> None:
         steps=10,
     )
     assert outcome.steps_run == 3
-    assert "no further pass" in outcome.notes[0][1]
+    assert "can't be iterated again" in outcome.notes[0][1]
 
 
 @pytest.mark.parametrize(

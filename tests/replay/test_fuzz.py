@@ -95,8 +95,8 @@ def deep() -> Any:
     ("data", "said"),
     [
         (compressed(snapshot()), "is compressed"),
-        (snapshot(more=doubled(40)), "hold each other too often"),
-        (snapshot(more=itself()), "holds itself"),
+        (snapshot(more=doubled(40)), "reference each other too often"),
+        (snapshot(more=itself()), "contains itself"),
         (snapshot(more=deep()), "levels deep"),
         (snapshot(more=torch.zeros(1).expand(10**12)), "far larger than the file"),
         (b"\x80\x02" + snapshot(), "is not a snapshot"),

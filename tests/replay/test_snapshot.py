@@ -45,14 +45,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "train.py").write_text(SICK)
     report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=folder))
-    assert report["artifacts"]["snapshot"] == "nanodoc-step2.pt"
+    assert report["artifacts"]["snapshot"] == "nanodoc-out/nanodoc-step2.pt"
     return folder
 
 
 @pytest.fixture
 def snapshot(made: Path, tmp_path: Path) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    return tmp_path / "nanodoc-step2.pt"
+    return tmp_path / "nanodoc-out/nanodoc-step2.pt"
 
 
 def test_it_holds_only_tensors_and_plain_types(snapshot: Path) -> None:
@@ -65,7 +65,7 @@ def test_it_holds_only_tensors_and_plain_types(snapshot: Path) -> None:
 def test_replay_gives_the_same_diagnosis_bitwise(snapshot: Path, tmp_path: Path) -> None:
     run = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=tmp_path))
     again = report_of(
-        nanodoc("replay", "nanodoc-step2.pt", "--output-format", "json", cwd=tmp_path)
+        nanodoc("replay", "nanodoc-out/nanodoc-step2.pt", "--output-format", "json", cwd=tmp_path)
     )
     assert again["run"]["reproduced"] == "bitwise"
     assert [f["fingerprint"] for f in again["findings"]] == [
@@ -78,7 +78,7 @@ def test_replay_gives_the_same_diagnosis_bitwise(snapshot: Path, tmp_path: Path)
 def test_an_earlier_snapshot_is_never_overwritten(snapshot: Path, tmp_path: Path) -> None:
     before = snapshot.read_bytes()
     report = report_of(nanodoc("run", "train.py:build", "--output-format", "json", cwd=tmp_path))
-    assert report["artifacts"]["snapshot"] == "nanodoc-step2-2.pt"
+    assert report["artifacts"]["snapshot"] == "nanodoc-out/nanodoc-step2-2.pt"
     assert snapshot.read_bytes() == before
 
 
@@ -128,11 +128,11 @@ def test_hostile_and_broken_files_are_refused_and_not_executed(
     (tmp_path / "short.pt").write_bytes(snapshot.read_bytes()[:2000])
     torch.save({"weights": torch.ones(1)}, tmp_path / "other.pt")
     for name, said in [
-        ("evil", "asks for more than tensors"),
+        ("evil", "contains more than tensors"),
         ("pickle", "not a snapshot"),
         ("text", "not a snapshot"),
         ("short", "truncated"),
-        ("other", "no nanodoc snapshot"),
+        ("other", "is not a nanodoc snapshot"),
     ]:
         done = nanodoc("replay", f"{name}.pt", cwd=tmp_path)
         assert done.returncode == 2, name
@@ -157,9 +157,9 @@ def test_a_snapshot_of_another_model_is_one_clear_line(snapshot: Path, tmp_path:
     (tmp_path / "train.py").write_text(
         SICK.replace("Linear(3, 4", "Linear(3, 5").replace("BatchNorm1d(4)", "BatchNorm1d(5)")
     )
-    done = nanodoc("replay", "nanodoc-step2.pt", cwd=tmp_path)
+    done = nanodoc("replay", "nanodoc-out/nanodoc-step2.pt", cwd=tmp_path)
     assert done.returncode == 2
-    assert "does not fit the recipe" in done.stderr
+    assert "does not match the recipe" in done.stderr
 
 
 def test_a_failed_write_keeps_the_diagnosis(

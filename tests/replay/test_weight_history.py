@@ -57,7 +57,7 @@ def test_none_where_they_are_switched_off() -> None:
     run.run()
     assert kept(run.checkpoints) == []
     assert not run.checkpoints.past
-    assert run.checkpoints.note == "switched off"
+    assert run.checkpoints.note == "switched off (--no-checkpoints)"
 
 
 def test_a_loss_that_grows_is_no_good_time() -> None:

@@ -73,7 +73,7 @@ def test_a_baseline_from_the_first_run_to_a_new_finding(folder: Path) -> None:
     assert "accepted by nanodoc-baseline.json: ND111 broadcast-loss (train.py:7)" in text
     code, text = in_a_process(folder)
     assert code == 0
-    assert "verdict: healthy (nothing new, 1 accepted" in text
+    assert "verdict: nothing found (1 accepted" in text
     # lines shift, and the finding is the same
     source = "# a new head\n\n" + SICK
     (folder / "train.py").write_text(source)
@@ -108,7 +108,7 @@ def test_a_comment_that_accepts_nothing_is_told(folder: Path) -> None:
     (folder / "train.py").write_text(told)
     code, text = run()
     assert code == 0
-    assert "unused: # nanodoc: ignore[ND3] at train.py:6 accepted nothing in this run" in text
+    assert "unused: # nanodoc: ignore[ND3] at train.py:6 matched no finding in this run" in text
     # where rules are left out, it may be for one of those
     assert "unused" not in run(ignore="ND302")[1]
 
@@ -171,22 +171,22 @@ def test_what_ended_the_run_is_never_accepted(ended: str, folder: Path) -> None:
     (folder / "train.py").write_text(ended)
     code, text = run(allow=["ND"], write_baseline="b.json")
     assert code == 1
-    assert "healthy" not in text
-    assert "baseline (it was not written: the run did not go to its end)" in text
+    assert "nothing found" not in text
+    assert "baseline: it was not written: the run did not go to its end" in text
     assert not (folder / "b.json").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
     [
-        ("[]", "no baseline"),
-        ("{", "no baseline"),
+        ("[]", "not a nanodoc baseline"),
+        ("{", "not a baseline"),
         ('{"baseline": 2, "nanodoc": "1", "findings": []}', "version"),
         (
             '{"baseline": 1, "nanodoc": "1", "findings": [{"fingerprint": 3, "file": "a.py"}]}',
             "fingerprint",
         ),
-        ("[" * 100_000, "no baseline"),
+        ("[" * 100_000, "not a baseline"),
     ],
 )
 def test_a_baseline_that_is_none(folder: Path, content: str, word: str) -> None:
@@ -238,7 +238,7 @@ def test_a_run_that_was_not_looked_at_empties_no_baseline(folder: Path) -> None:
     assert "ND111" in kept
     (folder / "train.py").write_text(script + "os._exit(0)\n")
     done = nanodoc("run", "--write-baseline", "b.json", "train.py", cwd=folder)
-    assert "baseline (it was not written" in " ".join(done.stderr.split())
+    assert "baseline: it was not written" in " ".join(done.stderr.split())
     assert (folder / "b.json").read_text() == kept
 
 
@@ -254,8 +254,8 @@ def test_the_folder_and_the_baseline_may_change_under_the_run(folder: Path) -> N
     (folder / "train.py").write_text(moving)
     code, text = in_a_process(folder)
     assert code == 0
-    assert "nothing new, 1 accepted" in text
-    assert (folder / "history.jsonl").exists()
+    assert "nothing found (1 accepted" in text
+    assert (folder / "nanodoc-out/history.jsonl").exists()
     assert list((folder / "sub").iterdir()) == []
 
 
@@ -282,7 +282,7 @@ def test_in_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import in_code_recipe  # type: ignore[import-not-found]  # written above
 
     report = package.examine(in_code_recipe.build())
-    assert report.verdict == "healthy"
+    assert report.verdict == "nothing found"
     (one,) = report.accepted
     assert (one.by, one.reason) == ("comment", "as said")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +16,15 @@ from xml.etree import ElementTree
 import pytest
 from jsonschema import Draft4Validator
 
-from nanodoc.config import FORMATS, Config, check_output
+import nanodoc as nanodoc_package
+from nanodoc.cli.outputs import check_output
+from nanodoc.config import FORMATS, Config
 from nanodoc.pipeline.run import run_training
 from nanodoc.report.formats import rendered
 from nanodoc.report.report import Accepted, Report
+from nanodoc.report.sarif import SITE
 from nanodoc.report.terminal import Look
+from nanodoc.rules.catalogue import RULES
 from tests.helpers import nanodoc
 from tests.report.test_page import HOSTILE, hostile
 from tests.report.test_renderers import SICK
@@ -34,7 +39,7 @@ def report(tmp_path: Path) -> Report:
 
 @pytest.mark.parametrize("form", ["sarif", "junit", "markdown", "gitlab"])
 def test_the_text(report: Report, form: str, golden: Callable[[str, str], None]) -> None:
-    golden(form, rendered(report, form, Look()))
+    golden(form, rendered(report, form, Look(), rules=RULES))
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -54,7 +59,7 @@ def test_hostile_names_are_text(report: Report, form: str) -> None:
 
 
 def sarif(report: Report) -> dict[str, Any]:
-    (run,) = json.loads(rendered(report, "sarif", Look()))["runs"]
+    (run,) = json.loads(rendered(report, "sarif", Look(), rules=RULES))["runs"]
     return dict(run)
 
 
@@ -81,6 +86,44 @@ def test_sarif_is_what_code_scanning_takes(report: Report) -> None:
     )
     assert new.strip() == "return torch.sqrt(self.scale(x).pow(2).mean(1).clamp_min(1e-12))"
     assert new.startswith("        return")
+
+
+def test_every_rule_of_sarif_has_a_page_and_a_description(report: Report) -> None:
+    """GitHub's code scanning shows both; the pages are those that scripts/docs builds."""
+    (finding,) = report.findings
+    every = tuple(replace(finding, code=rule.code, name=rule.name) for rule in RULES)
+    rules = sarif(replace(report, findings=every))["tool"]["driver"]["rules"]
+    assert len(rules) == len(RULES)
+    for row, rule in zip(rules, RULES, strict=True):
+        assert row["helpUri"] == f"{SITE}rules/{rule.code}/"
+        assert rule.summary[1:] in row["fullDescription"]["text"]
+        assert len(row["fullDescription"]["text"]) <= 1024
+        assert f"nanodoc explain {rule.code}" in row["help"]["text"]
+    config = tomllib.loads(
+        (Path(nanodoc_package.__file__).parents[1] / "zensical.toml").read_text()
+    )
+    assert config["project"]["site_url"] == SITE
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["run", "view"])
+def test_the_command_line_gives_sarif_the_texts_of_the_rules(tmp_path: Path, again: bool) -> None:
+    (tmp_path / "train.py").write_text(SICK)
+    form = "json" if again else "sarif"
+    done = nanodoc("run", "train.py:build", "--output-format", form, cwd=tmp_path)
+    if again:
+        (tmp_path / "a.json").write_text(done.stdout)
+        done = nanodoc("view", "a.json", "--output-format", "sarif", cwd=tmp_path)
+    (rule,) = json.loads(done.stdout)["runs"][0]["tool"]["driver"]["rules"]
+    assert rule["fullDescription"]["text"].startswith("The derivative is infinite")
+    assert rule["helpUri"].endswith("/rules/ND301/")
+
+
+def test_a_code_of_a_later_version_has_a_page_too(report: Report) -> None:
+    (finding,) = report.findings
+    later = replace(finding, code="ND999", name="a-later-rule")
+    (row,) = sarif(replace(report, findings=(later,)))["tool"]["driver"]["rules"]
+    assert row["helpUri"] == f"{SITE}rules/ND999/"
+    assert row["fullDescription"]["text"] == "a later rule"
 
 
 def test_fingerprints_do_not_move_with_the_lines(report: Report) -> None:
@@ -119,7 +162,7 @@ def test_several_reports_of_one_run(tmp_path: Path) -> None:
         (["a.txt", "b.txt"], "a second report needs its format, such as html=b.txt"),
         (["html=a", "html=b"], "two files for one format"),
         (["html="], "FORMAT=FILE needs a file"),
-        (["html=train.py"], "is no report of nanodoc's"),
+        (["html=train.py"], "is not a nanodoc report"),
     ],
 )
 def test_outputs_that_cannot_be(tmp_path: Path, told: list[str], said: str) -> None:
@@ -181,7 +224,7 @@ def test_json_stays_json_on_narrow_streams(tmp_path: Path) -> None:
 
 def test_a_file_whose_name_holds_an_equals_sign(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SICK)
-    nanodoc("run", "train.py:build", "--output", "lr=1.txt", cwd=tmp_path)
+    nanodoc("run", "train.py:build", "--output", "./lr=1.txt", cwd=tmp_path)
     assert "ND301" in (tmp_path / "lr=1.txt").read_text()
 
 
@@ -215,7 +258,10 @@ def test_sarif_keeps_to_the_schema_of_oasis(report: Report, change: str) -> None
         ),
     }[change]
     schema = json.loads(SCHEMA.read_text())
-    Draft4Validator(schema).validate(json.loads(rendered(shown, "sarif", Look())))
+    made = json.loads(rendered(shown, "sarif", Look(), rules=RULES))
+    Draft4Validator(schema).validate(made)
+    rules = made["runs"][0]["tool"]["driver"]["rules"]
+    assert all(rule["helpUri"] and rule["fullDescription"]["text"] for rule in rules)
 
 
 def test_the_schema_is_the_published_one() -> None:

@@ -20,10 +20,13 @@ from nanodoc.facts.frames import Magnitude
 from nanodoc.facts.source import SourceSpan
 from nanodoc.pipeline.check_grad_graph import check_grad_graph
 from nanodoc.pipeline.run import run_training
-from nanodoc.report.page.charts import bars, curves, history_of, maps
+from nanodoc.report.formats import rendered
+from nanodoc.report.page.charts import Curve, bars, curves, history_of, maps
+from nanodoc.report.page.plot import BOTTOM, LEFT, RIGHT, TOP, plotted
 from nanodoc.report.page.render import render_html
 from nanodoc.report.page.source import lines_of
 from nanodoc.report.report import Report
+from nanodoc.report.terminal import Look
 from tests.report.test_renderers import SICK
 
 HOSTILE = (
@@ -45,7 +48,7 @@ def sick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Report, Pat
 
 def page_of(run: tuple[Report, Path], **changes: Any) -> str:
     report, folder = run
-    return render_html(replace(report, **changes), history=folder / "history.jsonl")
+    return render_html(replace(report, **changes), history=folder / "nanodoc-out" / "history.jsonl")
 
 
 class Text(HTMLParser):
@@ -90,7 +93,7 @@ def test_it_says_what_the_terminal_says(
         "verified by replay",
         "+ return torch.sqrt(self.scale(x).pow(2).mean(1).clamp_min(1e-12))",
         "✗ fails again, bitwise the same",
-        "The experiments point to the data at hand",
+        "The experiments point to the data",
         "nanodoc explain ND301",
         "entrypoint: train.py:build",
     ):
@@ -163,7 +166,7 @@ def test_the_text_of_the_page(
 def test_hostile_names_are_text(sick: tuple[Report, Path]) -> None:
     page = render_html(hostile(sick[0]))
     found = Text(page)
-    assert [tag for tag, _ in found.elements].count("script") == 2
+    assert [tag for tag, _ in found.elements].count("script") == 1
     assert not any(tag == "img" for tag, _ in found.elements)
     assert not any(name.startswith("on") for _, attributes in found.elements for name in attributes)
     assert "alert(1)" in found.text
@@ -176,8 +179,8 @@ def test_who_gets_a_gradient_is_a_tree(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SICK)
     report = check_grad_graph("train.py:build", Config(device="cpu", steps=1))
     text = Text(render_html(report)).text
-    assert "Who gets a gradient" in text
-    assert re.search(r"scale Linear 1 parameter weight \[4, 4\] gradient norm", text)
+    assert "Which parameters get a gradient" in text
+    assert re.search(r"scale Linear 1 parameter weight \[4, 4\] gets gradient norm", text)
 
 
 def test_a_changed_file_is_not_shown_around_the_statement(tmp_path: Path) -> None:
@@ -252,17 +255,106 @@ def test_the_layers_of_the_step_that_failed(tmp_path: Path, monkeypatch: Any) ->
         ("0.scale", True),
         ("0", True),
     ]
-    assert "The layers in the step that failed" in Text(render_html(report)).text
+    assert "Layers in the failed step" in Text(render_html(report)).text
     healthy = [
         Magnitude(module=str(i), module_type="Linear", absmax=10.0**i, nonfinite=0)
         for i in range(100)
     ]
     bad = Magnitude(module="bad", module_type="Linear", absmax=math.inf, nonfinite=3)
-    shown = bars([*healthy, bad, *healthy[:5]])
+    shown = bars([*healthy, bad, *healthy[:5]]).rows
     assert len(shown) <= 60
     assert ("bad", "Linear", 1.0, "3 not finite", True) in shown
     shares = [share for _, _, share, _, _ in shown[:50]]
     assert shares == sorted(shares)
+
+
+def drawn(tmp_path: Path, values: list[Any], failing: list[int]) -> Curve:
+    """The curve of a loss with these values."""
+    path = tmp_path / "history.jsonl"
+    path.write_text("\n".join(json.dumps({"step": i, "loss": v}) for i, v in enumerate(values)))
+    (curve,) = curves(history_of(path), failing)
+    return curve
+
+
+def test_a_chart_has_ticks_labels_and_the_step_of_the_finding(tmp_path: Path) -> None:
+    plot = drawn(tmp_path, [2.4, 2.3, 2.1, 2.0, "nan"], [4]).plot
+    assert plot is not None
+    assert not plot.log
+    assert [text for _, text in plot.y_ticks] == ["2.0", "2.1", "2.2", "2.3", "2.4"]
+    assert [text for _, text in plot.x_ticks] == ["0", "1", "2", "3", "4"]
+    assert plot.failing == plot.bad == [(RIGHT, 4)]
+    assert [text for _, _, text in plot.strips][-2:] == ["step 3: 2", "step 4: not finite"]
+    assert sum(width for _, width, _ in plot.strips) == pytest.approx(RIGHT - LEFT)
+
+
+def test_values_over_many_decades_are_on_a_log_scale(tmp_path: Path) -> None:
+    plot = drawn(tmp_path, [2361.0, 1e9, 1e20, 3e36], []).plot
+    assert plot is not None
+    assert plot.log
+    assert [text for _, text in plot.y_ticks] == ["1000", "1e10", "1e17", "1e24", "1e31"]
+    plot = drawn(tmp_path, [0.5, 1e-3, 0.02], []).plot
+    assert plot is not None
+    assert [text for _, text in plot.y_ticks] == ["0.001", "0.01", "0.1", "1"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0, 1.0, 1.0],
+        [0.0, 0.0, 0.0],
+        [0.001, 0.001, 0.00099999],
+        [1e308, -1e308, 1.7e308],
+        [5e-324, 1.7e308, 1.0],
+        [5e-324, 0.0, 0.0],
+        [1e15, 1e15 + 1, 1e15 + 2],
+        [-3.0, None, 4.0],
+        [None, None, None],
+    ],
+)
+def test_every_curve_can_be_drawn(values: list[float | None]) -> None:
+    """Within its frame, with ticks, whatever its values are."""
+    plot = plotted([0, 1, 2**53], values, failing=[1])
+    assert len(plot.y_ticks) >= 2
+    assert all(len(text) <= 9 for _, text in plot.y_ticks)
+    assert all(TOP - 1 <= y <= BOTTOM + 1 for y, _ in plot.y_ticks)
+    places = [float(n) for n in re.findall(r"[\d.e+-]+", plot.line)]
+    assert all(LEFT <= x <= RIGHT for x in places[::2])
+    assert all(TOP - 1 <= y <= BOTTOM + 1 for y in places[1::2])
+
+
+def test_steps_that_are_no_steps_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text(
+        "\n".join(f'{{"step": {n}, "loss": 1}}' for n in ("1e3", "true", "-1", "9" * 400))
+    )
+    assert history_of(path) == []
+
+
+def test_many_values_have_a_running_mean(tmp_path: Path) -> None:
+    curve = drawn(tmp_path, [1.0 + step % 2 for step in range(4000)], [])
+    assert len(curve.means) == 60
+    assert all(value == pytest.approx(1.5, rel=0.01) for _, value in curve.means)
+    assert curve.plot is not None
+    assert curve.plot.mean
+    assert len(curve.plot.strips) <= 161
+    assert drawn(tmp_path, [1.0, 2.0, 3.0], []).means == []
+
+
+def test_the_page_draws_charts_with_labels_and_legends(sick: tuple[Report, Path]) -> None:
+    page = page_of(sick)
+    found = Text(page)
+    assert [tag for tag, _ in found.elements].count("figure") >= 2
+    for said in ("L2 norm", "step of a finding: 2", "not finite", "step 0: "):
+        assert said in found.text
+    labels = [a.get("aria-label") or "" for tag, a in found.elements if tag == "svg"]
+    assert any(label.startswith("loss: ") for label in labels)
+
+
+def test_the_way_of_a_bad_value_says_line_and_module(sick: tuple[Report, Path]) -> None:
+    text = Text(page_of(sick)).text
+    assert "mm line 11 in module 0.scale" in text
+    shown = rendered(sick[0], "full", Look(verbose=1))
+    assert "(line 11 in module 0.scale)" in " ".join(shown.split())
 
 
 def test_no_history_is_no_curve(tmp_path: Path) -> None:
@@ -292,7 +384,9 @@ def test_a_browser_shows_it(sick: tuple[Report, Path], width: int, scheme: Any) 
             tab.goto((folder / name).as_uri())
             assert tab.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         tab.goto((folder / "report.html").as_uri())
-        assert tab.locator(".chart canvas").count() == tab.locator(".chart").count() >= 2
+        charts = tab.locator("svg.chart").count()
+        assert charts == tab.locator(".chart .curve:not(.faint)").count() >= 2
+        tab.locator(".strip").first.hover()
         tab.keyboard.press("Tab")
         assert tab.evaluate("document.activeElement.tagName") == "A"
         tab.locator("summary").first.click()

@@ -93,10 +93,10 @@ def test_a_strangers_report_shows_no_file_of_ours(tmp_path: Path, written: str) 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no JSON report"),
-        ("[" * 100_000, "is no JSON report"),
-        ("[]", "is no report of nanodoc's"),
-        ('{"nanodoc": "1", "run": {}, "schema": 2}', "has schema 2"),
+        ("", "is not a JSON report"),
+        ("[" * 100_000, "is not a JSON report"),
+        ("[]", "is not a nanodoc report"),
+        ('{"nanodoc": "1", "run": {}, "schema": 3}', "has schema 3"),
         ('{"nanodoc": "1", "run": {}, "schema": 1, "vitals": {}}', "a run has no 'entrypoint'"),
     ],
 )

@@ -11,7 +11,8 @@ import pytest
 from nanodoc.diagnosis.rule import Rule, matches
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.catalogue import RULES, find_rule, unchecked, unjudged
+from nanodoc.facts.loop import LoopFacts
+from nanodoc.rules.catalogue import RULES, checked, find_rule, unchecked, unjudged
 
 FAMILIES = {
     "data": "1",
@@ -75,11 +76,16 @@ def test_what_a_rule_needs_is_measured(rule: Rule) -> None:
 
 
 def test_what_was_not_measured_was_not_checked() -> None:
-    told = {why: codes for codes, why in unchecked(unjudged(Evidence()))}
-    assert told["the last steps were not run again"] == "79 rules, ND107 to ND661"
+    told = {why: what for what, why in unchecked(unjudged(Evidence()))}
+    assert told["the last steps were not re-run"] == (
+        "examination of the last steps (data, labels, layers, loss)"
+    )
+    assert not any("rules" in what or "ND" in what for what in told.values())
+    assert checked(Evidence()) == ("finite losses, gradients and weights",)
+    assert checked(Evidence(loop=LoopFacts()), select=("ND614",)) == ("order of calls in the loop",)
     assert unchecked(unjudged(Evidence(), select=("ND3",))) == []
     assert unchecked(unjudged(Evidence(), select=("ND614",))) == [
-        ("ND614", "the loop was not watched")
+        ("order of calls in the loop", "the loop was not watched")
     ]
 
 

@@ -142,7 +142,7 @@ def first(name: str) -> Finding:
             "in_channels",
         ),
         ("shorter_rows_in_a_smaller_batch", "ND705", "an input of 5 features", "drop_last"),
-        ("nested", "ND104", "a collate function of your own", "collate_fn=collate"),
+        ("nested", "ND104", "write a collate function", "collate_fn=collate"),
     ],
 )
 def test_the_advice_fits(name: str, code: str, said: str, unsaid: str) -> None:

@@ -274,7 +274,7 @@ def test_loads_that_are_meant_to_be_partial(name: str) -> None:
 
 def test_the_renamed_keys_are_a_change_of_the_line() -> None:
     finding = first("prefixed")
-    assert "4 of them fit by name and shape" in finding.explanation
+    assert "4 of them match by name and shape" in finding.explanation
     assert finding.fixes[0].patch is not None
     assert "key.removeprefix('module.')" in finding.fixes[0].patch
 
@@ -295,7 +295,7 @@ def test_a_lost_device_is_looked_at_again_on_the_cpu() -> None:
         "on the GPU",
         "RuntimeError: CUDA error: device-side assert triggered",
     ) in finding.evidence
-    assert report.artifacts["batch"] == "nanodoc-step3-batch.pt"
+    assert report.artifacts["batch"] == "nanodoc-out/nanodoc-step3-batch.pt"
 
 
 def _save_as_from(path: Path, device: str) -> None:

@@ -133,7 +133,7 @@ def test_a_rank_that_was_never_heard_of() -> None:
         Evidence(
             ranks=(
                 outcome(0, ENDED),
-                outcome(1, LOST, step=None, phase="", why="it never showed itself"),
+                outcome(1, LOST, step=None, phase="", why="it never reported"),
             )
         )
     )
@@ -142,7 +142,7 @@ def test_a_rank_that_was_never_heard_of() -> None:
 
 def test_ranks_that_all_stand_still_at_one_place() -> None:
     (finding,) = findings(Evidence(ranks=(outcome(0, HUNG), outcome(1, HUNG))))
-    assert (finding.code, finding.title) == ("ND804", "all ranks stand still at the same place")
+    assert (finding.code, finding.title) == ("ND804", "all ranks are stuck at the same place")
     (finding,) = findings(
         Evidence(ranks=(outcome(0, HUNG, waits=True), outcome(1, HUNG, location=LINE)))
     )

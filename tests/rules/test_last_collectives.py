@@ -75,13 +75,13 @@ def test_ranks_that_got_through_what_one_called_otherwise() -> None:
     text = told(*each)
     assert text.startswith("rank 1 and ranks 0, 2 called different collectives. In collective 9")
     assert "all_reduce of float [3] on rank 1, and all_reduce of float [5] on ranks 0, 2" in text
-    assert text.endswith("Ranks 0, 2 got through it, and stand still further on.")
+    assert text.endswith("Ranks 0, 2 got through it and are stuck further on.")
 
 
 def test_a_rank_that_is_late_has_called_the_same() -> None:
     past = (entered(8, waits=False), entered(9, waits=False))
     text = told(entered(10, through=past), entered(9), entered(10, through=past))
-    assert text.startswith("rank 1 stands still in the backward of step 4, ranks 0, 2 wait")
+    assert text.startswith("rank 1 is stuck in the backward of step 4, ranks 0, 2 wait")
 
 
 def test_three_kinds_of_which_the_most_are_waited_for() -> None:
@@ -117,7 +117,9 @@ def test_of_a_rank_that_was_aborted_no_other_is_accused() -> None:
     ]
     aborted = RankOutcome(rank=1, ended="died", waits=True, aborted=True)
     (finding,) = diagnose(Evidence(ranks=(others[0], aborted, others[1])), Config())
-    assert finding.title == "rank 1 was aborted in a collective that another rank called otherwise"
+    assert (
+        finding.title == "rank 1 was aborted in a collective that another rank called differently"
+    )
     assert "rank 0: all_reduce of float [2]" in finding.explanation
     assert "rank 2: all_reduce of float [1000]" in finding.explanation
 
@@ -132,14 +134,14 @@ def test_the_watchdog_of_another_backend_aborts_too() -> None:
 
 def test_shapes_that_may_differ() -> None:
     text = told(entered(9, "gather"), entered(9, "gather", size=5), entered(9, "gather"))
-    assert text.startswith("all ranks stand still at the same place")
+    assert text.startswith("all ranks are stuck at the same place")
 
 
 def test_the_rank_that_has_entered_fewer_is_behind() -> None:
     text = told(entered(9), entered(8, waits=False), entered(9))
-    assert text.startswith("rank 1 stands still in the backward of step 4, ranks 0, 2 wait")
+    assert text.startswith("rank 1 is stuck in the backward of step 4, ranks 0, 2 wait")
     assert "all_reduce of float [3], collective 9 of group 0, which rank 1 has not entered" in text
-    assert "its last of this group was 8." in text
+    assert "its last one in this group was 8." in text
 
 
 def test_what_a_stranger_writes_into_a_report_is_no_collective() -> None:

@@ -44,6 +44,6 @@ def test_the_number_of_samples(told: int, found: bool) -> None:
         data=DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16),
     )
     told_of = [f.title for f in diagnose(recipe, 8) if f.code == "ND656"]
-    size = " (the size of a batch)" if told == 16 else ""
-    title = f"VariationalELBO was told of {told} samples{size}; there are 320"
+    size = " (the batch size)" if told == 16 else ""
+    title = f"VariationalELBO has num_data={told}{size}, but there are 320 samples"
     assert told_of == ([title] if found else [])

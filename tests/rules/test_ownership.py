@@ -418,7 +418,7 @@ def test_a_layer_that_is_put_in_behind_the_optimizer(tmp_path: Path) -> None:
     finding = one(
         tmp_path, adapters_behind_the_optimizer, "parameter-not-in-optimizer", "too early"
     )
-    assert "made after the optimizer" in finding.explanation
+    assert "created after the optimizer" in finding.explanation
 
 
 class _LoraLinear(nn.Module):

@@ -117,4 +117,4 @@ def test_a_module_that_draws_for_both(module: type[nn.Module], again: bool, foun
     claims = told(model, loss_fn, data)
     assert bool(claims) == found
     if found:
-        assert "drew random numbers for each" in claims[0].explanation
+        assert "drew new random numbers for each" in claims[0].explanation

@@ -67,7 +67,7 @@ def test_triplets(swapped: bool) -> None:
     assert bool(claims) == swapped
     if swapped:
         assert claims[0].severity == "critical"
-        assert "farther away" in claims[0].title
+        assert "farther input" in claims[0].title
 
 
 def test_labels_that_tell_nothing_of_the_inputs() -> None:

@@ -85,7 +85,7 @@ def test_a_function_that_gives_rates_and_no_factors() -> None:
 
     found = run(lambda o: schedules.LambdaLR(o, warm_up), lr=2e-3)
     assert [(one.code, one.severity) for one in found] == [("ND609", "warning")]
-    assert "no factors" in found[0].explanation
+    assert "not factors" in found[0].explanation
     # meant to: the optimizer has a rate of 1
     assert "ND609" not in {
         one.code for one in run(lambda o: schedules.LambdaLR(o, warm_up), lr=1.0)

@@ -150,7 +150,10 @@ def written(folder: Path, style: str) -> Path:
 
 
 def brief_steps(folder: Path) -> list[int]:
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()[1:]]
+    lines = [
+        json.loads(line)
+        for line in (folder / "nanodoc-out/history.jsonl").read_text().splitlines()[1:]
+    ]
     return [line["step"] for line in lines if "grad_norm" not in line]
 
 

@@ -57,7 +57,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     ("word", "verdict", "first", "ranks"),
     [
-        ("well", "healthy", None, ["well", "well"]),
+        ("well", "nothing found", None, ["well", "well"]),
         ("sick", "critical", "ND202", ["clean", "sick"]),
         ("alike", "warning", "ND806", ["well", "well"]),
     ],

@@ -141,7 +141,7 @@ def test_an_error_outside_of_the_steps_is_told_as_such(tmp_path: Path) -> None:
         path.write_text(broken)
         finding = watched(path).findings[0]
         assert finding.phase == "script"
-        assert "outside of its training's steps" in finding.explanation
+        assert "outside the training steps" in finding.explanation
         assert finding.culprit.location is not None
         assert "missing" in finding.culprit.location.code
 

@@ -107,6 +107,14 @@ def run(script: Path, *words: str) -> tuple[str, dict[str, Any]]:
     return done.stdout, json.loads(report.read_text())
 
 
+def ordered(printed: str) -> list[str]:
+    """The lines; those of gloo come first, since each rank prints its own when it is connected
+    (torch 2.10)."""
+    lines = printed.splitlines(keepends=True)
+    by_gloo = [line for line in lines if line.startswith("[Gloo] Rank ")]
+    return sorted(by_gloo) + [line for line in lines if line not in by_gloo]
+
+
 def left(script: Path) -> list[str]:
     """What the processes wrote, and deletes it."""
     texts = []
@@ -126,9 +134,9 @@ def test_everything_is_as_without_nanodoc(script: Path, words: tuple[str, ...]) 
     assert bare.returncode == 0, bare.stderr
     wanted = left(script)
     out, report = run(script, *words)
-    assert (out, left(script)) == (bare.stdout, wanted)
+    assert (ordered(out), left(script)) == (ordered(bare.stdout), wanted)
     assert len(wanted) == 2
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     found = report["run"]["step_found"]
     assert f"train.py:{line_of(script, 'for x, y in loader')}" in found
     assert found.endswith("bitwise the same")
@@ -165,7 +173,7 @@ def test_what_goes_wrong_in_one_is_found_at_its_line(
 
 def test_weights_that_several_train_are_never_put_back(script: Path) -> None:
     _, report = run(script, "fork", "shared")
-    assert "run again only where it is sick" in report["run"]["step_found"]
+    assert "re-run only if it fails" in report["run"]["step_found"]
     assert re.search("other processes share the memory of", str(report["not_checked"]))
 
 

@@ -100,9 +100,11 @@ def test_state_beside_the_model_is_put_back(counting: Path) -> None:
 def test_as_a_user_types_it(counting: Path) -> None:
     ran = nanodoc("run", "train.py", cwd=counting.parent)
     assert ran.returncode == 1
-    assert "next: nanodoc replay nanodoc-step7.pt" in ran.stderr
+    assert "next: nanodoc replay nanodoc-out/nanodoc-step7.pt" in ran.stderr
     kept = (Path("log.txt").read_text(), Path("model.pt").stat().st_mtime_ns)
-    done = nanodoc("replay", "nanodoc-step7.pt", "--output-format", "json", cwd=counting.parent)
+    done = nanodoc(
+        "replay", "nanodoc-out/nanodoc-step7.pt", "--output-format", "json", cwd=counting.parent
+    )
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert report["run"]["entrypoint"] == "train.py"
@@ -124,10 +126,10 @@ def test_a_script_that_has_changed_is_told(counting: Path) -> None:
 def test_what_does_not_come_to_its_training(counting: Path) -> None:
     snapshot = snapshot_of(counting)
     counting.write_text("import subprocess\nsubprocess.run(['true'])\n")
-    with pytest.raises(UsageError, match=r"train\.py did not come to a step .*RuntimeError"):
+    with pytest.raises(UsageError, match=r"train\.py did not reach a step .*RuntimeError"):
         replay_snapshot(snapshot, Config(device="cpu"))
     counting.write_text("print('nothing')\n")
-    with pytest.raises(UsageError, match="did not come to a step of its training: it made none"):
+    with pytest.raises(UsageError, match="did not reach a step of its training: it made none"):
         replay_snapshot(snapshot, Config(device="cpu"))
 
 
@@ -145,11 +147,13 @@ def test_a_strangers_snapshot_picks_no_file_elsewhere(counting: Path, tmp_path: 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     os.chdir(elsewhere)
-    with pytest.raises(UsageError, match="outside this folder; allow it with --entrypoint"):
+    with pytest.raises(UsageError, match="outside this folder; to allow it, pass --entrypoint"):
         replay_snapshot(snapshot, Config(device="cpu"))
     content["script"]["module"], content["script"]["target"] = True, "pip"
     torch.save(content, "other.pt")
-    with pytest.raises(UsageError, match='not in this folder; allow it with --entrypoint "-m pip"'):
+    with pytest.raises(
+        UsageError, match='not in this folder; to allow it, pass --entrypoint "-m pip"'
+    ):
         replay_snapshot(Path("other.pt"), Config(device="cpu"))
     content["script"]["target"] = "../elsewhere"
     torch.save(content, "other.pt")
@@ -173,7 +177,9 @@ def test_a_malformed_snapshot_is_refused(counting: Path, key: str, value: object
     content = torch.load(snapshot_of(counting), weights_only=True)
     content["script"][key] = value
     torch.save(content, "bad.pt")
-    with pytest.raises(UsageError, match="is no snapshot that nanodoc wrote: its 'script' is not"):
+    with pytest.raises(
+        UsageError, match="is not a snapshot written by nanodoc: its 'script' is not"
+    ):
         replay_snapshot(Path("bad.pt"), Config(device="cpu"))
 
 
@@ -199,4 +205,4 @@ print([why for what, why in report.not_checked if what == "snapshot"], report.ar
     import sys
 
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path)
-    assert "nanodoc did not start this training itself" in done.stdout, done.stderr
+    assert "nanodoc did not start this training and" in done.stdout, done.stderr

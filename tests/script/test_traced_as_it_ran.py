@@ -82,10 +82,8 @@ def test_a_traced_step_is_the_scripts_own(script: Path) -> None:
     out, report = run(script, (), "--trace-steps", "3,7")
     assert out == bare
     assert report["findings"] == []
-    assert (
-        report["run"]["step_found"] == f"step train.py:{line_of(script, 'for step')}, not run again"
-    )
-    assert (script.parent / "trace-step7.jsonl").exists()
+    assert report["run"]["step_found"] == f"step train.py:{line_of(script, 'for step')}, not re-run"
+    assert (script.parent / "nanodoc-out/trace-step7.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_the_op_of_a_sick_step_is_named(
     found = report["findings"][0]
     assert (found["code"], found["step"]) == (code, 13)
     assert found["culprit"]["location"]["line"] == line_of(script, line)
-    assert report["run"]["step_found"].endswith("not run again, step 13 traced as it ran")
+    assert report["run"]["step_found"].endswith("not re-run, step 13 traced as it ran")
     assert report["run"]["reproduced"] == "as_it_ran"
     assert not [e for e in found["experiments"] if "fails" in e["outcome"]]
 

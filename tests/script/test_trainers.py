@@ -162,7 +162,7 @@ def test_the_callback(text: str, tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(text.replace("BAD", "pass") + CALLBACKS[text] + AFTER)
     done = python("train.py", cwd=tmp_path)
-    assert done.stdout.splitlines()[-1].startswith("healthy step")
+    assert done.stdout.splitlines()[-1].startswith("nothing found step")
     assert done.stdout.splitlines()[-1].endswith("replay of step 0 bitwise the same")
     path.write_text(text.replace("BAD", BAD) + CALLBACKS[text])
     done = python("train.py", cwd=tmp_path)

@@ -244,7 +244,7 @@ def test_the_report_tells_of_every_training(written: Path) -> None:
     report = watched(written, "bad")
     told = report.run.trainings
     assert len(told) == written.read_text().count("a training")
-    assert all(": healthy" in line for line in told[:-1])
+    assert all(": nothing found" in line for line in told[:-1])
     assert ": critical (this one)" in told[-1]
     assert "training 1" in render(report)
 
@@ -253,7 +253,7 @@ def test_the_report_tells_of_every_training(written: Path) -> None:
 def test_the_snapshot_of_a_later_training_is_replayed_there(written: Path) -> None:
     done = nanodoc("run", written.name, "--", "bad", cwd=written.parent)
     assert done.returncode == 1, done.stderr
-    snapshot = next(written.parent.glob("nanodoc-step*.pt"))
-    again = nanodoc("replay", snapshot.name, cwd=written.parent)
+    snapshot = next(written.parent.glob("nanodoc-out/nanodoc-step*.pt"))
+    again = nanodoc("replay", str(snapshot.relative_to(written.parent)), cwd=written.parent)
     assert again.returncode == 1, again.stderr
     assert f"train.py:{line_of(written, '.log()')}" in again.stdout + again.stderr

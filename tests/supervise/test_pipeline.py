@@ -83,7 +83,7 @@ def test_it_trains_as_without_nanodoc(script: Path) -> None:
     done = nanodoc("python", script.name, cwd=script.parent, ranks=2)
     assert done.returncode == 0, done.stderr
     assert watched == [file.read_text() for file in files]
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     assert report["vitals"]["steps"] == 10
     losses = [rank["loss"] for rank in report["ranks"]]
     assert losses[0] is None, "the first stage is sent gradients, and has no loss"
@@ -95,7 +95,7 @@ def test_the_stage_that_made_it_is_told(script: Path, stage: int) -> None:
     """What a stage was sent is not its own, and a stage without a loss is followed back from what
     it sent."""
     report = run(script, f"stage{stage}")
-    assert report["run"]["step_found"].endswith("step 6 run again by all ranks together")
+    assert report["run"]["step_found"].endswith("step 6 re-run by all ranks together")
     first = report["findings"][0]
     assert (first["code"], first["rank"], first["step"]) == ("ND202", stage, 6)
     assert first["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")
@@ -104,7 +104,9 @@ def test_the_stage_that_made_it_is_told(script: Path, stage: int) -> None:
     ended[stage] = "sick"
     assert [one["ended"] for one in report["ranks"]] == ended
     done = nanodoc(
-        *("replay", "--output-format", "json", "nanodoc-step6"), cwd=script.parent, ranks=2
+        *("replay", "--output-format", "json", "nanodoc-out/nanodoc-step6"),
+        cwd=script.parent,
+        ranks=2,
     )
     first = json.loads(done.stdout)["findings"][0]
     assert first["culprit"]["location"]["line"] == line_of(script, "h = h / (h.sum() * 0)")

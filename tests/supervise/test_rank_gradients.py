@@ -93,7 +93,7 @@ def run(folder: Path, how: str, ranks: int = 2) -> tuple[Path, list[dict[str, An
     [
         ("ddp and the loss", "divides the loss", "divided by the number of ranks twice"),
         ("ddp and the gradients", "divides gradients", "divided by the number of ranks twice"),
-        ("by hand, summed", "sums", "summed over 2 ranks and divided nowhere"),
+        ("by hand, summed", "sums", "summed over 2 ranks and never divided"),
     ],
 )
 def test_it_is_told_at_its_line(how: str, mark: str, words: str, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_whoever_divides_once_is_left_alone(how: str, tmp_path: Path) -> None:
 def test_means_over_unequal_numbers_of_labels(tmp_path: Path) -> None:
     script, (finding,) = run(tmp_path, "ddp, padding of ranks")
     assert (finding["code"], finding["severity"]) == ("ND812", "info")
-    assert finding["title"] == "a label of rank 0 weighs 3 times one of rank 1"
+    assert finding["title"] == "a label on rank 0 weighs 3 times as much as one on rank 1"
     assert finding["culprit"]["location"]["line"] == line_of(script, "loss = F.cross_entropy(")
 
 

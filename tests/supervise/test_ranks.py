@@ -207,9 +207,9 @@ def test_a_healthy_run_is_healthy_and_bitwise_its_own(tmp_path: Path) -> None:
     import torch
 
     report = run(tmp_path, "well", real=True)
-    assert (report["verdict"], report["run"]["world_size"]) == ("healthy", 2)
+    assert (report["verdict"], report["run"]["world_size"]) == ("nothing found", 2)
     assert [one["ended"] for one in report["ranks"]] == ["well", "well"]
-    assert (tmp_path / "rank0" / "history.jsonl").exists()
+    assert (tmp_path / "nanodoc-out/rank0/history.jsonl").exists()
     assert launch(tmp_path, "train.py").returncode == 0
     for rank in range(2):
         watched, bare = (
@@ -234,9 +234,9 @@ def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:
         [3],
     )
     assert (local["code"], local["rank"], local["step"]) == ("ND801", 1, 2)
-    assert "Ranks 0, 2, run again without the others, are finite" in local["explanation"]
+    assert "Ranks 0, 2, re-run without the others, are finite" in local["explanation"]
     assert [one["ended"] for one in report["ranks"]] == ["clean", "sick", "clean"]
-    assert report["artifacts"]["snapshot"].startswith("rank1")
+    assert report["artifacts"]["snapshot"].startswith("nanodoc-out/rank1")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_the_rank_that_hangs(tmp_path: Path) -> None:
     waits, behind = (rank["collectives"][-1] for rank in report["ranks"])
     assert (waits["op"], waits["waits"], behind["waits"]) == ("broadcast", True, False)
     assert (
-        f"collective {waits['number']} of group 0, which rank 1 has not entered: its last of "
+        f"collective {waits['number']} of group 0, which rank 1 has not entered: its last one in "
         in (finding["explanation"])
     )
     assert behind["number"] < waits["number"]
@@ -305,7 +305,7 @@ def test_ranks_with_fewer_batches(tmp_path: Path) -> None:
     report = run(tmp_path, "uneven")
     (finding,) = report["findings"]
     assert finding["code"] == "ND804"
-    assert finding["title"] == "rank 1 ended after 2 steps, rank 0 went on and waits"
+    assert finding["title"] == "rank 1 ended after 2 steps, rank 0 continued and waits"
 
 
 def test_ranks_in_different_collectives(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_rank_that_gloo_aborts(tmp_path: Path) -> None:
     report = run(tmp_path, "aborted")
     (finding,) = report["findings"]
     assert (finding["code"], finding["rank"], finding["step"]) == ("ND804", 1, 2)
-    assert finding["title"] == "rank 1 was aborted in a collective that rank 0 called otherwise"
+    assert finding["title"] == "rank 1 was aborted in a collective that rank 0 called differently"
     line = line_of(tmp_path / "train.py", "dist.all_reduce(shared)")
     assert finding["culprit"]["location"]["line"] == line
     assert "rank 0: all_reduce of float [1000], collective " in finding["explanation"]

@@ -66,7 +66,7 @@ TorchTrainer(
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("", [("healthy", [], 10), ("healthy", [], 10), ("healthy", [])]),
+        ("", [("nothing found", [], 10), ("nothing found", [], 10), ("nothing found", [])]),
         (
             "sick",
             [

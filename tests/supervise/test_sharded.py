@@ -147,7 +147,7 @@ def run(
     done = nanodoc("run", *shown, *options, *words, cwd=script.parent, ranks=ranks)
     assert report.exists(), done.stderr
     told: dict[str, Any] = json.loads(report.read_text())
-    assert not found or "not run again" in told["run"]["step_found"]
+    assert not found or "not re-run" in told["run"]["step_found"]
     return told
 
 
@@ -158,7 +158,7 @@ def test_it_trains_as_without_nanodoc(script: Path, kind: str) -> None:
     watched = [(script.parent / f"losses{rank}.txt").read_text() for rank in range(ranks)]
     bare(script, kind)
     assert watched == [(script.parent / f"losses{rank}.txt").read_text() for rank in range(ranks)]
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     assert [one["ended"] for one in report["ranks"]] == ["well"] * ranks
     assert report["vitals"]["steps"] == 10
     assert not [row for row in report["not_checked"] if "error of nanodoc" in row["why"]]
@@ -188,9 +188,9 @@ def test_on_one_rank_everything_is_looked_at(script: Path, kind: str) -> None:
     done = nanodoc("python", script.name, kind, cwd=script.parent, **group_of_one())
     assert done.returncode == 0, done.stderr
     assert watched == (script.parent / "losses0.txt").read_text()
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     assert report["run"]["step_found"].endswith("replay of step 0 bitwise the same")
-    assert [row["what"] for row in report["not_checked"]] == ["cross-sample leak", "GradScaler"]
+    assert [row["what"] for row in report["not_checked"]] == ["cross-sample leak"]
 
 
 def test_on_one_rank_a_sick_step_is_tried_and_kept(script: Path) -> None:
@@ -221,7 +221,7 @@ def test_all_ranks_run_the_sick_step_again_together(
     script: Path, kind: str, word: str, code: str, line: str
 ) -> None:
     report = run(script, kind, word)
-    assert report["run"]["step_found"].endswith("step 6 run again by all ranks together")
+    assert report["run"]["step_found"].endswith("step 6 re-run by all ranks together")
     found = report["findings"][0]
     assert (found["code"], found["step"]) == (code, 6)
     assert found["culprit"]["location"]["line"] == line_of(script, line)
@@ -230,7 +230,7 @@ def test_all_ranks_run_the_sick_step_again_together(
         ranks = RANKS.get(kind, 2)
         assert ended == ["clean"] * (ranks // 2) + ["sick"] * (ranks // 2)
         assert found["rank"] == ranks // 2
-        assert "finite; what is not finite there" in report["findings"][1]["explanation"]
+        assert "finite; the non-finite values" in report["findings"][1]["explanation"]
     else:
         assert set(ended) == {"sick"}
 
@@ -251,7 +251,7 @@ def test_an_overflow_in_one_part_of_a_layer(script: Path) -> None:
     assert (first["code"], first["rank"], first["step"]) == ("ND204", 0, 6)
     assert first["culprit"]["location"]["line"] == line_of(script, "h = self.up(x).relu()")
     assert second["code"] == "ND801"
-    assert "Rank 1: what went into the collectives is finite" in second["explanation"]
+    assert "Rank 1: the values that went into the collectives are finite" in second["explanation"]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_a_gradient_that_is_sick_in_one_shard_alone(script: Path, kind: str) -> 
     assert sick == ["sick"] + ["clean"] * (len(sick) - 1)
     assert report["vitals"]["steps"] == 7
     assert report["run"]["step_found"].endswith(
-        "step 6 run again by all ranks together, after other ranks had made it"
+        "step 6 re-run by all ranks together, after other ranks had passed it"
     )
     folder = report["artifacts"]["snapshot"]
     again = nanodoc("replay", folder, cwd=script.parent, ranks=2) if kind == "plain" else None
@@ -306,7 +306,7 @@ def test_a_script_that_leaves_its_loop_where_its_loss_is_nan(script: Path, kind:
 
 def test_a_script_that_leaves_out_a_batch_on_all_ranks(script: Path) -> None:
     report = run(script, "plain", "op", "skips")
-    assert report["verdict"] == "healthy"
+    assert report["verdict"] == "nothing found"
     assert report["vitals"]["steps"] == 9
 
 
@@ -329,7 +329,7 @@ def test_a_gradient_that_the_training_writes_itself(script: Path) -> None:
     assert first["culprit"]["location"]["line"] == line
     effects = [effect["what"] for effect in first["effects"]]
     assert "parameter into.weight has a non-finite gradient, first at [8, 0]" in effects
-    assert second["explanation"].startswith("Rank 1 of 2 made a value that is not finite")
+    assert second["explanation"].startswith("Rank 1 of 2 made a non-finite value")
     assert [one["ended"] for one in report["ranks"]] == ["clean", "sick"]
 
 
@@ -367,7 +367,7 @@ def test_a_rank_that_hangs_in_its_first_step(script: Path) -> None:
     report = run(script, "plain", "hangs", "1", options=("--timeout", "15"), found=False)
     first = report["findings"][0]
     assert (first["code"], first["rank"]) == ("ND804", 1)
-    assert first["title"].startswith("rank 1 stands still before the first step is over")
+    assert first["title"].startswith("rank 1 is stuck before the end of the first step")
     assert "in all_gather of float [89], collective 1 of group 0" in first["explanation"]
 
 

@@ -38,7 +38,7 @@ def sick(folder: Path, *words: str) -> dict[str, Any]:
 
 def replayed(folder: Path, *options: str, ranks: int = 1) -> dict[str, Any]:
     """The report; with `ranks` as many were started by a launcher."""
-    told = ("--output-format", "json", "nanodoc-step6", *options)
+    told = ("--output-format", "json", "nanodoc-out/nanodoc-step6", *options)
     done = nanodoc("replay", *told, cwd=folder, ranks=ranks)
     assert done.stdout, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -57,17 +57,17 @@ def test_it_is_replayed_whole_and_by_all(
     tmp_path: Path, kind: str, word: str, code: str, line: str, rank: int
 ) -> None:
     report = sick(tmp_path, kind, word)
-    assert report["artifacts"]["snapshot"] == "nanodoc-step6"
+    assert report["artifacts"]["snapshot"] == "nanodoc-out/nanodoc-step6"
     number = line_of(tmp_path / "train.py", line)
     ranks = RANKS.get(kind, 2)
-    files = {path.name for path in (tmp_path / "nanodoc-step6").iterdir()}
+    files = {path.name for path in (tmp_path / "nanodoc-out/nanodoc-step6").iterdir()}
     assert {"index.json", ".metadata", *(f"rank{one}.pt" for one in range(ranks))} <= files
     alone = replayed(tmp_path)
     first = alone["findings"][0]
     assert (first["code"], first["culprit"]["location"]["line"]) == (code, number)
     tried = {one["name"]: one["outcome"] for one in first["experiments"]}
     assert tried["same again"] == "fails again, bitwise the same"
-    assert alone["artifacts"]["snapshot"] == f"nanodoc-step6/rank{rank}.pt"
+    assert alone["artifacts"]["snapshot"] == f"nanodoc-out/nanodoc-step6/rank{rank}.pt"
     started = {"ranks": ranks} if word != "op" else {}
     together = replayed(tmp_path, *(("--nproc", str(ranks)) if word == "op" else ()), **started)
     first = together["findings"][0]
@@ -80,15 +80,15 @@ def test_it_is_replayed_whole_and_by_all(
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"), [("mesh", "did not come to a step"), ("fsdp1", "no rank can run by itself")]
+    ("kind", "why"), [("mesh", "did not reach a step"), ("fsdp1", "one rank cannot run alone")]
 )
 def test_a_mesh_and_a_fsdp1_are_for_all_ranks(tmp_path: Path, kind: str, why: str) -> None:
     sick(tmp_path, kind, "op")
-    done = nanodoc("replay", "nanodoc-step6", cwd=tmp_path)
+    done = nanodoc("replay", "nanodoc-out/nanodoc-step6", cwd=tmp_path)
     ranks = RANKS.get(kind, 2)
     assert done.returncode == 2
     assert why in done.stderr
-    assert f"nanodoc replay nanodoc-step6 --nproc {ranks}" in done.stderr
+    assert f"nanodoc replay nanodoc-out/nanodoc-step6 --nproc {ranks}" in done.stderr
     first = replayed(tmp_path, ranks=ranks)["findings"][0]
     assert first["culprit"]["location"]["line"] == line_of(tmp_path / "train.py", "h.sum() * 0")
 
@@ -99,17 +99,18 @@ def test_what_all_ranks_together_cannot_do_is_said_before_they_start(tmp_path: P
         (("--nproc", "3"), "a step of 2 ranks: --nproc 2"),
         (("--nproc", "2", "--ops"), "leave --nproc out"),
     ):
-        done = nanodoc("replay", "nanodoc-step6", *options, cwd=tmp_path)
+        done = nanodoc("replay", "nanodoc-out/nanodoc-step6", *options, cwd=tmp_path)
         assert done.returncode == 2
         assert done.stderr.count(said) == 1
     of_another = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
-    done = nanodoc("replay", "nanodoc-step6", cwd=tmp_path, **of_another)
+    done = nanodoc("replay", "nanodoc-out/nanodoc-step6", cwd=tmp_path, **of_another)
     assert done.returncode == 2
     assert "WORLD_SIZE=3 is set: start 2 processes" in done.stderr
-    done = nanodoc("replay", "nanodoc-step6", cwd=tmp_path, RANK="x", WORLD_SIZE="2")
+    done = nanodoc("replay", "nanodoc-out/nanodoc-step6", cwd=tmp_path, RANK="x", WORLD_SIZE="2")
     assert done.returncode == 2
     assert "RANK is 'x'; it must be a whole number" in done.stderr
-    done = nanodoc("replay", "train.py", "--nproc", "2", cwd=tmp_path)
+    torch.save({}, tmp_path / "whole.pt")
+    done = nanodoc("replay", "whole.pt", "--nproc", "2", cwd=tmp_path)
     assert done.returncode == 2
     assert "for the folder of a sharded step" in done.stderr
 
@@ -166,8 +167,9 @@ def test_one_process_finds_the_sample_and_tries_the_fix(tmp_path: Path) -> None:
     assert report["findings"][1]["code"] == "ND801"
     assert report["run"]["world_size"] == 2
     # what was tried left nothing behind
-    assert {path.name for path in tmp_path.iterdir()} == {
-        *("train.py", "run.json", "rank0", "rank1"),
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py", "run.json", "nanodoc-out"}
+    assert {path.name for path in (tmp_path / "nanodoc-out").iterdir()} == {
+        *(".gitignore", "rank0", "rank1"),
         Path(report["artifacts"]["snapshot"]).name,
     }
 
@@ -179,7 +181,7 @@ def test_one_process_finds_the_sample_and_tries_the_fix(tmp_path: Path) -> None:
 def folder(tmp_path: Path) -> Path:
     """As one rank writes it."""
     tensors = {"model.a": torch.arange(6.0).reshape(2, 3), "optimizer0.0.exp_avg": torch.ones(2, 3)}
-    path = tmp_path / "nanodoc-step3"
+    path = tmp_path / "nanodoc-out/nanodoc-step3"
     written(path, tensors)
     return path
 

@@ -61,7 +61,7 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def until_it_trains(folder: Path) -> None:
-    history = folder / "history.jsonl"
+    history = folder / "nanodoc-out/history.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if history.exists() and len(history.read_text().splitlines()) > 5:

@@ -90,7 +90,7 @@ def test_a_script_may_ask_and_be_debugged(shell: Shell, tmp_path: Path) -> None:
     shell.types("p model.in_features * 1000\n")
     shell.says("4000")
     shell.types("continue\n")
-    shell.says("verdict: healthy")
+    shell.says("verdict: nothing found")
     shell.says("code=0")
     shell.types("read line; echo the shell reads $line\nagain\n")
     shell.says("the shell reads again")
@@ -118,7 +118,7 @@ def test_it_stops_and_goes_on(shell: Shell, tmp_path: Path) -> None:
     shell.says("nanodoc run")
     shell.types("fg\n")
     shell.says("the end")
-    shell.says("verdict: healthy")
+    shell.says("verdict: nothing found")
     shell.types("jobs; echo none=$?\n")
     shell.says("none=0")
 
@@ -134,7 +134,7 @@ def test_it_asks_when_it_is_in_front_again(shell: Shell, tmp_path: Path) -> None
     shell.says("your name? ")
     shell.types("Ada\n")
     shell.says("hello Ada")
-    shell.says("verdict: healthy")
+    shell.says("verdict: nothing found")
 
 
 def test_what_a_launcher_starts_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

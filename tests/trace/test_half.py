@@ -100,7 +100,7 @@ def test_gradients_lost_without_a_scaler() -> None:
     assert finding.name == "half-without-scaler"
     assert finding.culprit.location is not None
     assert "backward()" in finding.culprit.location.code
-    assert dict(finding.evidence)["parameters hurt"] >= 1
+    assert dict(finding.evidence)["parameters affected"] >= 1
 
 
 def test_a_scale_that_is_too_low_is_not_enough() -> None:

@@ -16,7 +16,7 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="generalised-mean",
         file="pooling",
-        story="generalised-mean pooling of a channel that is zero everywhere",
+        story="generalised-mean pooling of an all-zero channel",
         expect="infinite-gradient",
         line=".pow(1 / self.p)",
     ),
@@ -37,7 +37,7 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="log-of-softmax",
         file="log_of_softmax",
-        story="a hand-written cross entropy of an outlier",
+        story="a hand-written cross entropy on an outlier",
         expect="log-of-softmax",
         line="torch.log(F.softmax(logits, dim=1))",
     ),
@@ -58,7 +58,7 @@ PATIENTS: tuple[Patient, ...] = (
     Patient(
         name="fixed-scale",
         file="fixed_scale",
-        story="float16 with a loss scale of one's own that is too large",
+        story="float16 with a hand-written loss scale that is too large",
         expect="backward-overflow",
         line="F.mse_loss(predicted.float(), batch[1])",
     ),
@@ -66,7 +66,7 @@ PATIENTS: tuple[Patient, ...] = (
         name="low-scale",
         file="loss_scales",
         build="low",
-        story="a loss scale that begins at 1 and stays there",
+        story="a loss scale that starts at 1 and stays there",
         expect="gradient-underflow",
         line="weight * F.mse_loss",
         severity="warning",

@@ -6,23 +6,27 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from nanodoc.facts.frames import Magnitude
+from nanodoc.report.page.plot import Axis, Plot, axis_of, plotted
 
 _LARGEST = 256 * 2**20  # bytes of a history that is read
-_POINTS = 2000  # of a curve: more than a screen has columns
+_LAST_STEP = 2**53
+_POINTS = 1000  # of a curve: more than a chart has columns
+_MEANS, _FOR_MEANS = 60, 300  # points of the running mean, and values from which there is one
 _LAYERS, _STEPS = 60, 40  # rows and columns of the map
 _SERIES = (
     ("loss", "loss", "loss"),
-    ("gradient norm", "grad_norm", "gradient norm"),
+    ("gradient norm", "grad_norm", "L2 norm"),
     ("learning rate", "lr", "learning rate"),
     ("loss scale", "scale", "loss scale"),
     ("throughput", "samples_per_second", "samples/s"),
 )
+"""(title, key in the history, label of the vertical axis)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +39,23 @@ class Curve:
     values: list[float | None]
     bad: list[int]
     """The steps at which it was not finite."""
+    means: list[tuple[float, float]] = field(default_factory=list)
+    """(step, mean of the values around it) of a curve with many values."""
+    plot: Plot | None = None
 
     @property
     def told(self) -> str:
         """The curve in words, for those who cannot see it."""
+        unit = f" ({self.unit})" if self.title == "throughput" else ""
+        return f"{self.title}{unit}: {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """Its first, last and largest value."""
         finite = [value for value in self.values if value is not None]
         if not finite:
-            return f"{self.title}: no finite value"
-        unit = f" ({self.unit})" if self.unit != self.title else ""
-        text = f"{self.title}{unit}: {finite[0]:.4g} to {finite[-1]:.4g}, at most {max(finite):.4g}"
+            return "no finite value"
+        text = f"{finite[0]:.4g} to {finite[-1]:.4g}, at most {max(finite):.4g}"
         return text + (f", not finite at step {self.bad[0]}" if self.bad else "")
 
 
@@ -54,7 +66,21 @@ class Map:
 
     title: str
     steps: list[int]
+    low: str
+    high: str
+    log: bool
     rows: list[tuple[str, list[tuple[float, str] | None]]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar for each layer. `rows` are (layer, type, share of the longest bar, text, whether
+    something is not finite)."""
+
+    rows: list[tuple[str, str, float, str, bool]]
+    ticks: list[tuple[float, str]]
+    """(share of the longest bar, text)"""
+    log: bool
 
 
 def history_of(path: Path | None) -> list[Mapping[str, Any]]:
@@ -71,13 +97,18 @@ def history_of(path: Path | None) -> list[Mapping[str, Any]]:
             values = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(values, dict) and isinstance(values.get("step"), int):
+        if isinstance(values, dict) and _is_step(values.get("step")):
             steps.append(values)
     return steps
 
 
-def curves(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The curves that say something: those that are there, and the loss."""
+def _is_step(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LAST_STEP
+
+
+def curves(history: Sequence[Mapping[str, Any]], failing: Sequence[int] = ()) -> list[Curve]:
+    """The curves that say something: those that are there, and the loss. `failing` are the steps of
+    findings."""
     found = []
     for title, key, unit in _SERIES:
         pairs = [(line["step"], line[key]) for line in history if line.get(key) is not None]
@@ -86,8 +117,27 @@ def curves(history: Sequence[Mapping[str, Any]]) -> list[Curve]:
         bad = [step for step, value in zip(steps, values, strict=True) if value is None]
         constant = len(set(values)) < 2
         if len(steps) > 2 and not (constant and key in ("lr", "scale")):
-            found.append(Curve(title, unit, *_thinned(steps, values), bad[:50]))
+            curve = Curve(title, unit, *_thinned(steps, values), bad[:50], _means(steps, values))
+            found.append(replace(curve, plot=_plot(curve, failing)))
     return found
+
+
+def _plot(curve: Curve, failing: Sequence[int]) -> Plot:
+    return plotted(curve.steps, curve.values, means=curve.means, failing=failing, bad=curve.bad)
+
+
+def _means(steps: list[int], values: list[float | None]) -> list[tuple[float, float]]:
+    """The mean of each of `_MEANS` equal stretches, at its middle."""
+    pairs = [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
+    if len(pairs) < _FOR_MEANS:
+        return []
+    means = []
+    for i in range(_MEANS):
+        part = pairs[i * len(pairs) // _MEANS : (i + 1) * len(pairs) // _MEANS]
+        # each is divided first: the sum of finite numbers may be none
+        mean = math.fsum(value / len(part) for _, value in part)
+        means.append((math.fsum(step for step, _ in part) / len(part), mean))
+    return means
 
 
 def _thinned(steps: list[int], values: list[float | None]) -> tuple[list[int], list[float | None]]:
@@ -122,9 +172,9 @@ def maps(history: Sequence[Mapping[str, Any]]) -> list[Map]:
             row = ratios.setdefault(f"group {number}", [None] * len(columns))
             row[column] = _number(value)
     made = (
-        ("gradient norm of each layer", _rows(columns, "parameters", 0)),
-        ("update ratio |Δw|/|w|", ratios),
-        ("standard deviation of each layer's output", _rows(columns, "layers", 1)),
+        ("Gradient norm of each layer", _rows(columns, "parameters", 0)),
+        ("Update ratio |Δw|/|w| of each layer", ratios),
+        ("Standard deviation of each layer's output", _rows(columns, "layers", 1)),
     )
     return [_map(title, steps, rows) for title, rows in made if rows]
 
@@ -144,47 +194,42 @@ def _rows(
 
 
 def _map(title: str, steps: list[int], rows: Mapping[str, list[float | None]]) -> Map:
-    """On a logarithmic scale, from the smallest to the largest value."""
-    logs = [math.log10(v) for row in rows.values() for v in row if v is not None and v > 0]
-    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
-    span = (high - low) or 1.0
+    finite = [v for row in rows.values() for v in row if v is not None]
+    axis = axis_of([v for v in finite if v > 0], 0, 1)
+    if not axis.log:
+        axis = Axis(min(finite, default=0.0), max(finite, default=1.0), 0, 1)
     kept = list(rows.items())
     if len(kept) > _LAYERS:
         kept = [kept[i * len(kept) // _LAYERS] for i in range(_LAYERS)]
-    return Map(title, steps, [(name, [_cell(v, low, span) for v in row]) for name, row in kept])
+    low, high = (f"{v:.3g}" for v in (min(finite, default=0.0), max(finite, default=0.0)))
+    cells = [(name, [_cell(v, axis) for v in row]) for name, row in kept]
+    return Map(title, steps, low, high, axis.log, cells)
 
 
-def bars(layers: Sequence[Magnitude]) -> list[tuple[str, str, float, str, bool]]:
-    """(layer, type, share of the longest bar, text, whether something is not finite) of each layer,
-    on a logarithmic scale; the first, those around the first bad one, and the last of very many."""
-    logs = [
-        math.log10(one.absmax)
-        for one in layers
-        if one.absmax is not None and math.isfinite(one.absmax) and one.absmax > 0
-    ]
-    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
+def _cell(value: float | None, axis: Axis) -> tuple[float, str] | None:
+    return None if value is None else (_share(value, axis), f"{value:.3g}")
+
+
+def _share(value: float, axis: Axis) -> float:
+    return 0.0 if axis.log and value <= 0 else min(max(axis.at(value), 0.0), 1.0)
+
+
+def bars(layers: Sequence[Magnitude]) -> Bars:
+    """The largest output of each layer; of very many layers those around the first bad one."""
     bad = next((i for i, one in enumerate(layers) if one.nonfinite), 0)
     begin = max(0, min(bad - _LAYERS // 2, len(layers) - _LAYERS))
-    found = []
-    for one in layers[begin : begin + _LAYERS]:
-        value = one.absmax
-        finite = value is not None and math.isfinite(value)
-        told = "" if value is None else f"max {value:.3g}"
+    shown = layers[begin : begin + _LAYERS]
+    finite = [v for v in (_number(one.absmax) for one in shown) if v]
+    axis = axis_of(finite, 0, 1, from_zero=True)
+    rows = []
+    for one in shown:
+        value = _number(one.absmax)
+        told = "" if one.absmax is None else f"{one.absmax:.3g}"
         if one.nonfinite:
-            told = (f"{told}, " if finite else "") + f"{one.nonfinite} not finite"
-        share = 1.0
-        if finite:
-            place = math.log10(value) if value is not None and value > 0 else low
-            share = 0.05 + 0.95 * (place - low) / ((high - low) or 1.0)
-        found.append((one.module or "model", one.module_type, share, told, one.nonfinite > 0))
-    return found
-
-
-def _cell(value: float | None, low: float, span: float) -> tuple[float, str] | None:
-    if value is None:
-        return None
-    share = (math.log10(value) - low) / span if value > 0 else 0.0
-    return share, f"{value:.3g}"
+            told = (f"{told}, " if value is not None else "") + f"{one.nonfinite} not finite"
+        share = 1.0 if value is None else _share(value, axis)
+        rows.append((one.module or "model", one.module_type, share, told, one.nonfinite > 0))
+    return Bars(rows, axis.ticks() if finite else [], axis.log)
 
 
 def _number(value: Any) -> float | None:

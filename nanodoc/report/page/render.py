@@ -17,6 +17,8 @@ from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, ChainLink, Finding, 
 from nanodoc.report.accepted import accepted_lines
 from nanodoc.report.finding import CAUSES, fix_status, folded, mark_of
 from nanodoc.report.fixes import changed_line
+from nanodoc.report.grad_tree import WORDS
+from nanodoc.report.page import plot
 from nanodoc.report.page.charts import bars, curves, failing_steps, history_of, maps
 from nanodoc.report.page.source import Line, lines_of
 from nanodoc.report.report import GradGraph, GradParameter, Report
@@ -27,7 +29,7 @@ from nanodoc.text import clean
 _HERE = Path(__file__).parent
 _MOST_PARAMETERS = 20_000
 _FEW = 12  # samples that are named
-_OF_NUMBERS = ("forward", "backward", "amp", "learning")
+_OF_NUMBERS = ("ND2", "ND3", "ND4", "ND6")  # a report that was read holds no families
 _CHECKS = {OK: ("✓", "passed"), PROBLEM: ("✗", "problem"), SKIPPED: ("–", "not checked")}
 
 
@@ -38,37 +40,31 @@ def render_html(report: Report, *, own: bool = True, history: Path | None = None
     report = without_secrets(report)
     steps = history_of(history)
     shown = [_shown(finding, own=own) for finding in report.findings]
-    drawn = curves(steps)
+    failing = failing_steps(
+        # a run that goes on after step 0 did not fail there
+        finding.step
+        for finding in report.findings
+        if finding.step or report.vitals.steps < 2
+    )
     context: dict[str, Any] = {
         "report": report,
         "findings": shown,
         "accepted": accepted_lines(report),
-        "curves": drawn,
-        "curves_data": [
-            {"title": clean(c.title), "steps": c.steps, "values": c.values} for c in drawn
-        ],
+        "curves": curves(steps, failing),
+        "frame": plot,
         "maps": maps(steps),
         "held": _held(report),
-        "layers": bars(report.magnitudes) if _shows_layers(report) else [],
-        "failing": failing_steps(
-            # a run that goes on after step 0 did not fail there
-            finding.step
-            for finding in report.findings
-            if finding.step or report.vitals.steps < 2
-        ),
+        "layers": bars(report.magnitudes) if _shows_layers(report) else None,
+        "failing": failing,
         "facts": _facts(report),
         "checks": [(*_CHECKS[check.state], check.name, check.text) for check in report.preflight],
         "tree": _tree(report.graph) if report.graph is not None else None,
         "style": Markup((_HERE / "page.css").read_text(encoding="utf-8")),
-        "chart_style": Markup((_HERE / "vendor" / "uPlot.min.css").read_text(encoding="utf-8")),
     }
-    scripts = [
-        (_HERE / "vendor" / "uPlot.iife.min.js").read_text(encoding="utf-8"),
-        (_HERE / "page.js").read_text(encoding="utf-8"),
-    ]
-    # the browser runs these two scripts and nothing else, whatever a name may hold
-    context["scripts"] = [Markup(script) for script in scripts]
-    context["hashes"] = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    # the browser runs this script and nothing else, whatever a name may hold
+    context["script"] = Markup(script)
+    context["hash"] = f"'sha256-{_hash(script)}'"
     environment = Environment(
         loader=PackageLoader("nanodoc.report.page", "."),
         autoescape=select_autoescape(default=True, default_for_string=True),
@@ -76,6 +72,7 @@ def render_html(report: Report, *, own: bool = True, history: Path | None = None
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["in_words"] = lambda state: WORDS.get(state, state)
     environment.filters["clean"] = lambda value: clean(str(value))
     return environment.get_template("page.html").render(context)
 
@@ -145,9 +142,9 @@ def _untried(finding: Finding) -> str:
     """What is said where there were no experiments."""
     if finding.experiments:
         return ""
-    if any(fix.verified is not None for fix in finding.fixes):
-        return "The change above, and nothing else: what happened is seen in the code that ran."
-    return "Nothing: what happened is seen in the code that ran."
+    if any(fix.verified is not None or fix.outcome for fix in finding.fixes):
+        return "Only the change above: the code that ran shows the cause."
+    return "No experiment was needed: the code that ran shows the cause."
 
 
 def is_below(file: Path, *folders: Path) -> bool:
@@ -181,10 +178,10 @@ def _fix(finding: Finding, fix: Fix) -> ShownFix:
 
 
 def _shows_layers(report: Report) -> bool:
-    """The layers' outputs tell something of the first finding: of one about numbers."""
+    """The layers' outputs matter to a finding about numbers."""
     first = next(iter(report.findings), None)
     bad = any(layer.nonfinite for layer in report.magnitudes)
-    return bad or (first is not None and first.family in _OF_NUMBERS)
+    return bad or (first is not None and first.code.startswith(_OF_NUMBERS))
 
 
 def _held(report: Report) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
 """## What it checks
-An enabled autocast context that a step enters, and not one op of the step whose result is in half
-precision: the context is for another device type, or ends before the model is called, or everything
-inside it runs in float32.
+A step enters an enabled autocast context, but no op of the step gives a half-precision result: the
+context is for a different device type, ends before the model is called, or everything inside it
+runs in float32.
 
 ## Why it matters
-Neither the memory nor the speed of half precision, and results that differ from those of the
-machine where it is applied.
+The run gets neither the memory savings nor the speed of half precision, and its results differ from
+those of a machine where autocast applies.
 
 ## Example
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -15,7 +15,7 @@ machine where it is applied.
 Enter the context around the call of the model, for the device that the model is on.
 
 ## Options
-Where the context's device is missing on this machine, this is only information.
+If this machine does not have the context's device, this is only information.
 
 ## See also
 ND405 half-without-scaler
@@ -54,7 +54,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     elif not region.same_device:
         severity, why = (
             "warning",
-            f"The context is for {region.device}, and what runs in it is not there.",
+            f"The context is for {region.device}, but the ops inside it run on a different device.",
         )
     elif not sum(region_.float_matmuls for region_ in wanted) and region.float_matmuls_outside:
         severity, why = (
@@ -75,7 +75,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             severity=severity,
             confidence=confidence(0.7, 0.4 if region.place is not None else 0.0),
-            title=f"autocast to {region.dtype} is asked for, and nothing runs in {region.dtype}",
+            title=f"autocast to {region.dtype} is enabled, but nothing runs in {region.dtype}",
             explanation=why,
             culprit=Culprit(
                 kind="config" if region.place is None else "op",

@@ -1,6 +1,6 @@
 """## What it checks
 clip_grad_norm_, clip_grad_value_, or a clip written by hand, on gradients of a scaled loss that
-nothing has unscaled yet. It is reported only where the clip changed something: the norm it saw was
+have not been unscaled yet. It is reported only if the clip changed something: the norm it saw was
 above its limit.
 
 ## Why it matters
@@ -47,16 +47,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for misuse in misuses_of(evidence, CLIPPED_SCALED):
         if misuse.clip == "written by hand":
             numbers = (
-                "The gradients are changed by something other than a constant factor, and divided "
-                "by the scale only afterwards."
+                "The gradients are changed by something other than a constant factor before they "
+                "are divided by the scale."
             )
         else:
             what = "norm" if misuse.clip == "norm" else "largest element"
             scale, norm, limit = misuse.scale or 1.0, misuse.norm or 0.0, misuse.limit or 0.0
             numbers = (
                 f"The {what} seen here is {norm:.4g}; divided by the loss scale of {scale:g} it "
-                f"is {norm / scale:.3g}. What the limit of {limit:g} leaves is divided by the "
-                f"scale too, so the optimizer gets gradients of at most {limit / scale:.3g}."
+                f"is {norm / scale:.3g}. After clipping to {limit:g}, they are divided by the "
+                f"scale as well, so the optimizer gets gradients of at most {limit / scale:.3g}."
             )
         yield misuse_claim(
             rule,

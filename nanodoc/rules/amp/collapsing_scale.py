@@ -1,11 +1,11 @@
 """## What it checks
-More than five steps in a row that the GradScaler skipped although steps had been taken before, or a
-loss scale below 1. The skips of the first steps are the scale's calibration: they are counted in
-the report and are healthy.
+The GradScaler skipped more than five steps in a row after it had let steps through, or the loss
+scale fell below 1. Skips in the first steps are the scale's calibration: the report counts them,
+and they are healthy.
 
-When the run is over, skipped steps are run again without the scale. If one is not finite there
-either, the op that makes the bad value is reported instead (ND203, ND301, ND305, ND407 …): then no
-scale would do.
+At the end of the run, skipped steps are re-run without the scale. If one is not finite even then,
+no scale would help, and the op that makes the bad value is reported instead (ND203, ND301, ND305,
+ND407 …).
 
 ## Why it matters
 A skipped step learns nothing, and at a low scale small gradients are rounded to zero in float16.
@@ -14,7 +14,7 @@ A skipped step learns nothing, and at a low scale small gradients are rounded to
     scaler = torch.amp.GradScaler("cuda", growth_interval=1, growth_factor=16.0)
 
 ## Fix
-Keep the scaler's defaults; look at what overflows (`nanodoc run --frames`).
+Keep the scaler's defaults; find out what overflows (`nanodoc run --frames`).
 
 ## Options
 Five in a row: GradScaler's documentation expects a skip once every few hundred or thousand steps.
@@ -71,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     finite = any(skip.finite_unscaled for skip in facts.retried)
     why = (
-        "Run again without the scale, a skipped step is finite: the scale grows faster than it "
+        "Re-run without the scale, a skipped step is finite: the scale grows faster than it "
         "should, or is set by hand."
         if finite
         else ""
@@ -110,7 +110,7 @@ def _fixes(facts: AmpFacts, began: int) -> tuple[Fix, ...]:
             confidence="maybe",
         ),
         Fix(
-            title="begin with a lower loss scale",
+            title="start with a lower loss scale",
             confidence="maybe",
             remedy=LossScale(value=scales.get(began)),
         ),

@@ -1,11 +1,11 @@
 """## What it checks
-"ValueError: Attempting to unscale FP16 gradients." The parameters in float16 that an optimizer
-holds are listed, with the line that made them so: `model.half()`, a layer built with
+"ValueError: Attempting to unscale FP16 gradients." nanodoc lists the optimizer's float16
+parameters, with the line that made them float16: `model.half()`, a layer built with
 dtype=torch.float16, or the parameter itself.
 
 ## Why it matters
 Mixed precision keeps float32 parameters and casts them for each op. The error is raised at the
-first step, and its traceback ends in torch.
+first step, and its traceback ends inside torch.
 
 ## Example
     model = Net().half()
@@ -65,9 +65,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"{count(len(half), 'trainable parameter')} in float16, which a GradScaler refuses "
         "to "
         "unscale",
-        explanation=f"{names}: autocast wants float32 parameters and casts them for each op. A "
-        "float16 "
-        "gradient would lose in unscaling just what the scale had saved.",
+        explanation=f"{names}: autocast expects float32 parameters and casts them for each op. "
+        "Unscaling a float16 gradient would lose exactly what the scale had saved.",
         specificity=Specificity.SPECIAL,
         extra=[("float16 parameters", [tensor.name for tensor in half[:16]])],
         fixes=[

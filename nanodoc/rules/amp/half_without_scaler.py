@@ -1,7 +1,6 @@
 """## What it checks
-float16 autocast without a GradScaler (or with one that is switched off), and parameters whose
-gradient float16 rounds to zero for the larger part (see ND306). Without such a loss nothing is
-reported.
+float16 autocast without a GradScaler (or with a disabled one), and parameters most of whose
+gradient float16 rounds to zero (see ND306). If no gradients are lost, nothing is reported.
 
 ## Why it matters
 float16 has no number between 0 and 6e-8. Gradients of a mean over many elements are often smaller,
@@ -49,7 +48,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     worst = hurt[0]
     backward = next((call.place for call in reversed(facts.calls) if call.kind == "backward"), None)
-    off = "its GradScaler is switched off" if facts.has_scaler else "there is no GradScaler"
+    off = "its GradScaler is disabled" if facts.has_scaler else "there is no GradScaler"
     whole = worst.share > 0.99
     yield underflow_claim(
         rule,
@@ -61,7 +60,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"float16 autocast without a loss scale: {'all' if whole else f'{worst.share:.0%}'} "
         f"of the gradient of {worst.name} is rounded to zero",
         explanation=f"Autocast computes in float16 and {off}, so gradient elements below 6e-8 "
-        f"become zero on their way back. In float32 {'they are all' if whole else 'they are'} "
+        f"become zero in backward. In float32 {'they are all' if whole else 'they are'} "
         "nonzero.",
         fixes=(
             Fix(

@@ -3,8 +3,8 @@ The largest float16 activation of each module, on the last step's batch: within 
 65504.
 
 ## Why it matters
-It works now. A rare token, a larger batch or a hundred more steps may pass the end; the inf becomes
-NaN in the next norm.
+The run still works. A rare token, a larger batch or a hundred more steps may overflow; the inf
+becomes NaN in the next norm.
 
 ## Example
 A residual stream of 3e4.
@@ -63,10 +63,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(
                 0.5, first.absmax / LARGEST["float16"], 0.3 if first.location is not None else 0.0
             ),
-            title=f"activations reach {first.absmax:.4g} in float16, which ends at 65504",
-            explanation=f"{count(len(near), 'module')} within a factor of {_NEAR:g} of the end: "
-            f"{listed}. "
-            "They would be the next to overflow.",
+            title=f"activations reach {first.absmax:.4g} in float16, whose largest number is 65504",
+            explanation=f"{count(len(near), 'module')} within a factor of {_NEAR:g} of it: "
+            f"{listed}. They would be the next to overflow.",
             culprit=Culprit(
                 kind="op",
                 op=first.op,

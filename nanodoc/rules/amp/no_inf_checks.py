@@ -1,7 +1,7 @@
 """## What it checks
-"AssertionError: No inf checks were recorded for this optimizer." GradScaler.step() looks at the
-gradients of one optimizer's parameters, and there was not one. The step is run again with its
-gradients followed, to find out why.
+"AssertionError: No inf checks were recorded for this optimizer." GradScaler.step() checks the
+gradients of the optimizer's parameters, and there were none. The step is re-run with its gradients
+traced, to find out why.
 
 ## Why it matters
 The message names neither parameter nor line. The scaler is not to blame: the graph is cut before
@@ -12,8 +12,8 @@ longer has.
     return torch.as_tensor(predictions)      # a list of tensors becomes a tensor without a graph
 
 ## Fix
-As for the cut that is reported: keep the values tensors (`torch.stack(predictions)`), take
-trainable layers out of no_grad regions. Where an optimizer is only used on some steps, call
+Fix the cut that is reported: keep the values as tensors (`torch.stack(predictions)`), take
+trainable layers out of no_grad regions. If an optimizer is used only on some steps, call
 `scaler.step()` for it only on those.
 
 ## See also
@@ -55,8 +55,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if graph is None:
         return
     note = (
-        "GradScaler.step() found no gradient in this optimizer at step "
-        f"{evidence.failure_step}, so it has checked nothing. "
+        f"GradScaler.step() found no gradient in this optimizer at step {evidence.failure_step}, "
+        "so it had nothing to check. "
     )
     empty = [
         n
@@ -90,9 +90,9 @@ def _uncut_claim(
     why = (
         "its parameters are frozen"
         if states == {"frozen"}
-        else "none of its parameters is read in this step"
+        else "none of its parameters is used in this step"
         if states <= {UNUSED, UNREACHED} and states
-        else "its tensors are not the model's"
+        else "its parameters are not the model's"
     )
     sites = evidence.optimizer_sites
     where = (

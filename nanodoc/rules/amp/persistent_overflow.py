@@ -1,11 +1,10 @@
 """## What it checks
-A GradScaler that skips every step, or goes on skipping until the scale is below 1. When the run is
-over the step is run again without the scale and traced: its gradients are not finite there either,
-and the op that makes them so is named.
+A GradScaler that skips every step, or keeps skipping until the scale is below 1. At the end of the
+run the step is re-run without the scale and traced: its gradients are still not finite, and the op
+that makes them so is named.
 
 ## Why it matters
-The scaler lowers the scale for ever and no step is ever taken, while the loss that is printed stays
-finite.
+The scaler lowers the scale forever and no step is ever taken, while the printed loss stays finite.
 
 ## Example
     (x.half() * 300.0).pow(2).mean().backward()      # the gradient of the square passes 65504 at
@@ -56,9 +55,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             birth,
             title=f"{'every step' if always else 'step after step'} overflows at every loss scale: "
             f"{birth.op.short} gives a non-finite gradient",
-            explanation=f"{facts.story}, and the gradients of {where} are not finite without any "
-            "scale "
-            "either. The scaler skips the step each time, so nothing is learned.",
+            explanation=f"{facts.story}, and the gradients of {where} are not finite even without "
+            "a scale. The scaler skips the step each time, so nothing is learned.",
             exact=0.8,
             specificity=Specificity.FAMILY,
             extra=[

@@ -1,9 +1,9 @@
 """## What it checks
-The calls that a train_step makes on its GradScaler, its optimizers and its losses, in the order
-they are made: scale → backward → unscale_ (at most once) → clip → step → update. Reported are a
-backward() of a loss that was not scaled, a scaled loss that is thrown away, optimizer.step() on
-scaled gradients, a backward() after unscale_(), update() that is missing or comes between
-backward() and step(), unscale_() twice, and a GradScaler made anew in every step.
+The order of the calls that a train_step makes on its GradScaler, its optimizers and its losses:
+scale → backward → unscale_ (at most once) → clip → step → update. nanodoc reports backward() on a
+loss that was not scaled, a scaled loss that is thrown away, optimizer.step() on scaled gradients,
+backward() after unscale_(), an update() that is missing or comes between backward() and step(), a
+second unscale_(), and a new GradScaler in every step.
 
 ## Why it matters
 Some of these raise an error that names neither the call that is wrong nor the one that is missing.
@@ -20,8 +20,8 @@ The others are silent: the updates are too large or too small by the loss scale.
     scaler.update()
 
 ## Options
-A train_step that reads the scale (get_scale()) and changes the gradients itself is taken to unscale
-them by hand.
+A train_step that reads the scale (get_scale()) and changes the gradients itself is assumed to
+unscale them by hand.
 
 ## See also
 ND403 clip-before-unscale, ND401 no-inf-checks
@@ -54,32 +54,32 @@ _ORDERS: dict[str, tuple[str, str, Fix]] = {
     STEPPED_SCALED: (
         "the optimizer steps on gradients that are still multiplied by the loss scale",
         "The loss was scaled before backward and nothing has unscaled the gradients since, so "
-        "every update is too large by the scale, and a step with non-finite gradients is not "
-        "skipped.",
+        "every update is too large by a factor of the scale, and a step with non-finite "
+        "gradients is not skipped.",
         Fix(title="let the scaler step", patch="scaler.step(optimizer)", confidence="likely"),
     ),
     NEVER_SCALED: (
         "backward() runs on a loss that was not scaled, and the scaler divides its gradients by "
         "the scale",
-        "The scaler unscales what was never scaled, so the updates are too small by the scale "
-        "(Adam hides that until its eps matters), and small gradients underflow in half precision "
-        "all the same.",
+        "The scaler unscales gradients that were never scaled, so the updates are too small by a "
+        "factor of the scale (Adam hides that until its eps matters), and small gradients still "
+        "underflow in half precision.",
         Fix(title="scale this loss", patch="scaler.scale(loss).backward()", confidence="likely"),
     ),
     SCALE_DISCARDED: (
         "the scaled loss is thrown away: backward() runs on the unscaled one",
-        "`scaler.scale(loss)` returns a new tensor and leaves `loss` as it is. The scaler then "
-        "divides gradients by a scale that they never had.",
+        "`scaler.scale(loss)` returns a new tensor and leaves `loss` unchanged. The scaler then "
+        "divides the gradients by a scale that was never applied.",
         Fix(
-            title="differentiate what scale() returns",
+            title="call backward() on what scale() returns",
             patch="scaler.scale(loss).backward()",
             confidence="likely",
         ),
     ),
     BACKWARD_AFTER_UNSCALE: (
         "unscale_() comes before a backward() that adds to the same gradients",
-        "Gradients that were already divided by the scale get scaled ones added to them: the "
-        "later backward weighs as much as the scale is large.",
+        "Scaled gradients are added to gradients that were already divided by the scale, so the "
+        "later backward is weighted by the scale.",
         Fix(
             title="call unscale_() after the last backward() before the optimizer's step",
             confidence="likely",
@@ -89,11 +89,11 @@ _ORDERS: dict[str, tuple[str, str, Fix]] = {
         "update() may change the scale between backward() and step()",
         "Gradients that were multiplied by one scale are divided by another whenever update() "
         "grows or lowers it in between.",
-        Fix(title="call update() once, when every optimizer has stepped", confidence="likely"),
+        Fix(title="call update() once, after every optimizer has stepped", confidence="likely"),
     ),
     FRESH_SCALER: (
         "a new GradScaler is made in every step, so the loss scale never adapts",
-        "What update() learns of overflows is gone with the scaler: each step begins at the "
+        "What update() learns about overflows is lost with the scaler: each step starts from the "
         "initial scale again.",
         Fix(title="make the GradScaler once, before the loop", confidence="likely"),
     ),
@@ -104,7 +104,7 @@ _ORDERS: dict[str, tuple[str, str, Fix]] = {
     "ND404",
     "scaler-call-order",
     "critical",
-    "GradScaler calls missing, repeated or in a wrong order",
+    "GradScaler calls missing, repeated or in the wrong order",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if evidence.failure is not None and evidence.amp_facts is not None:
@@ -166,7 +166,7 @@ def _without_update(rule: Rule, evidence: Evidence, facts: AmpFacts) -> Claim:
         rule,
         evidence,
         failure.frames[-1] if failure.frames else None,
-        title="the scaler's calls come twice, or in a wrong order, between two updates",
+        title="between two updates, the scaler's calls are repeated or in the wrong order",
         explanation=f"In one iteration: {calls or 'see the traceback'}. For one optimizer it is "
         "unscale_() at most once, then step(), then update().",
         fix=Fix(
@@ -206,8 +206,9 @@ def _update_alone(rule: Rule, evidence: Evidence, facts: AmpFacts) -> Claim:
             evidence,
             direct[-1].place,
             title="the optimizer steps by itself instead of through the scaler",
-            explanation="optimizer.step() moves the weights by gradients that are still scaled "
-            "and checks none for inf, and update() finds that nothing was checked.",
+            explanation="optimizer.step() updates the weights with gradients that are still "
+            "scaled and does not check them for inf; update() then finds that nothing was "
+            "checked.",
             fix=Fix(
                 title="let the scaler step", patch="scaler.step(optimizer)", confidence="likely"
             ),

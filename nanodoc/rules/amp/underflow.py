@@ -75,8 +75,8 @@ def underflow_claim(
             step=None,
             evidence=(
                 ("rounded to zero", listed),
-                ("parameters hurt", len(hurt)),
-                ("lost of the norm", worst.lost_norm),
+                ("parameters affected", len(hurt)),
+                ("lost share of the norm", worst.lost_norm),
                 *_at(worst),
             ),
             fixes=fixes,

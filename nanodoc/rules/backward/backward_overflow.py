@@ -1,6 +1,6 @@
 """## What it checks
-A backward op in half precision gave a non-finite gradient from finite inputs, and float32 copies of
-the same inputs give a finite one.
+A backward op in half precision gave a non-finite gradient from finite inputs, but gives a finite
+one from float32 copies of them.
 
 ## Why it matters
 With a GradScaler the step is skipped and the scale halved, which is healthy in the first steps;
@@ -53,7 +53,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"a gradient overflows {bad_dtype(birth.op)} in the backward of "
             f"{birth.site.short}",
             explanation=f"The gradient reaches {birth.op.upcast_absmax:.4g} when the same op runs "
-            f"in float32; {bad_dtype(birth.op)} ends at {limit:.5g}.",
+            f"in float32; the largest {bad_dtype(birth.op)} is {limit:.5g}.",
             exact=1.0 if birth.op.upcast_absmax > limit else 0.3,
             specificity=Specificity.FALLBACK,
             extra=[

@@ -1,10 +1,10 @@
 """## What it checks
-A decomposition or solve whose gradient (or result) is non-finite for finite input, or that torch
-refused.
+A decomposition or solve that gives a non-finite gradient (or result) for finite input, or that
+torch refuses.
 
 ## Why it matters
-The gradients of svd and eigh divide by differences of singular values or eigenvalues: equal ones
-(an identity covariance, a symmetric input at initialisation) have none.
+The gradients of svd and eigh divide by differences of singular values or eigenvalues, which are 0
+for equal ones (an identity covariance, a symmetric input at initialisation).
 
 ## Example
     values, vectors = torch.linalg.eigh(torch.eye(3))

@@ -1,13 +1,13 @@
 """## What it checks
-When a run with float16 is over, its last batch is run once more and every op that makes float16
-values is repeated on float32 copies of its inputs. An element that is zero in float16 and not in
-float32 was flushed. Reported are parameters of whose gradient more than half of the nonzero
-elements are flushed, if these make up more than a tenth of the gradient's norm.
+At the end of a run with float16, the last batch is run once more, and every op that makes float16
+values is repeated on float32 copies of its inputs. An element that is zero in float16 but not in
+float32 was flushed. A parameter is reported if more than half of the nonzero elements of its
+gradient are flushed and they make up more than a tenth of the gradient's norm.
 
 ## Why it matters
-What is rounded to zero teaches nothing. With a healthy loss scale only a few per cent are lost
-(Micikevicius et al., Mixed Precision Training, 2018); a large share means that the scale is too
-low, or that one module's gradients are tiny.
+A gradient that is rounded to zero teaches nothing. With a healthy loss scale only a few percent are
+lost (Micikevicius et al., Mixed Precision Training, 2018); a large share means that the scale is
+too low, or that one module's gradients are tiny.
 
 ## Example
 A scale that collapsed to 1 because another module overflows.
@@ -16,8 +16,8 @@ A scale that collapsed to 1 because another module overflows.
 Find out what keeps the scale low; run the module in float32; or use bfloat16.
 
 ## Options
-A run whose loss has fallen below a hundredth of its start is not judged: its gradients are tiny
-because it is done.
+A run whose loss has fallen below a hundredth of its first value is not checked: its gradients are
+tiny because it has converged.
 
 ## See also
 ND405 half-without-scaler, ND402 collapsing-scale

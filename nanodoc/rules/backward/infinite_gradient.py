@@ -1,10 +1,10 @@
 """## What it checks
-Loss and forward pass are finite, a gradient is not: the first backward op that makes a non-finite
-value from finite ones is found, and followed to the forward call whose derivative it computes.
+The loss and the forward pass are finite, but a gradient is not. nanodoc finds the first backward op
+that makes a non-finite value from finite ones, and the forward call whose derivative it computes.
 
 ## Why it matters
 sqrt(0) is 0, its derivative is 1/0. The step's loss looks fine; one optimizer step later every
-weight is NaN. Anomaly mode stays silent where the result is inf and not NaN.
+weight is NaN. Anomaly mode stays silent if the result is inf and not NaN.
 
 ## Example
     pooled = torch.sqrt(x.pow(2).mean(1))        # a row of zeros

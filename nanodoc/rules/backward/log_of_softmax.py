@@ -36,7 +36,7 @@ from nanodoc.rules.rewrite import log_softmax
     "ND303",
     "log-of-softmax",
     "critical",
-    "log(softmax(x)) collapses; log_softmax is the cure",
+    "log(softmax(x)) collapses; log_softmax does not",
     preflight="gradients",
     trials=("values",),
 )

@@ -1,7 +1,7 @@
 """## What it checks
 A NaN gradient at elements that the forward pass discards (where, masked_fill, a boolean index,
-nan_to_num), so that the loss is finite: a zero gradient met an infinite derivative, or a NaN that
-was masked only after the op.
+nan_to_num), while the loss is finite: a zero gradient is multiplied by an infinite derivative, or
+by a NaN that is masked only after the op.
 
 ## Why it matters
 where(c, f(x), g(x)) computes both branches, and backward runs through both: 0 · inf = NaN.
@@ -79,7 +79,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"{site.short}: 0 · inf = NaN at {count(bad, 'element')}."
             )
             title_ = (
-                f"replace the argument of {site.short} by a harmless value where it is masked, "
+                f"replace the argument of {site.short} with a harmless value where it is masked, "
                 f"before {site.short} (a where inside and outside)"
             )
             fixes = guards(site, title_) or [Fix(title=title_, confidence="likely")]
@@ -109,7 +109,8 @@ def _without_nan(site: OpFacts, name: str) -> list[Fix]:
             harmless(
                 site,
                 at,
-                f"give {site.short} a harmless value where {name} is NaN: it is masked afterwards",
+                f"give {site.short} a harmless value where {name} is NaN, because the mask comes "
+                "afterwards",
             )
         ]
     )

@@ -1,9 +1,9 @@
 """## What it checks
-The exception of torch.load for a checkpoint whose tensors were saved from a device that this
-machine, or this process (CUDA_VISIBLE_DEVICES), does not have.
+The exception of torch.load for a checkpoint whose tensors were saved on a device that this machine,
+or this process (CUDA_VISIBLE_DEVICES), does not have.
 
 ## Why it matters
-It works on the machine that wrote it and nowhere else.
+The file loads only on the machine that wrote it.
 
 ## Example
     RuntimeError: Attempting to deserialize object on CUDA device 2 but […] device_count() is 1.
@@ -35,7 +35,7 @@ _DEVICE = re.compile(
     "ND703",
     "checkpoint-device",
     "critical",
-    "torch.load of a checkpoint from a device that is not here",
+    "torch.load of a checkpoint from a device that does not exist here",
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -52,14 +52,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     claim = failure_claim(
         rule,
         evidence,
-        title=f"the checkpoint was saved on {saved}, which is not here",
+        title=f"the checkpoint was saved on {saved}, which does not exist here",
         specificity=Specificity.SPECIAL,
-        explanation="torch.load puts every tensor back on the device it was saved from, unless it "
-        "is told where else.",
+        explanation="torch.load puts every tensor back on the device it was saved from, unless "
+        "map_location says otherwise.",
         fixes=[
             Fix(
-                title="load to the CPU, or to the device at hand; load_state_dict copies from "
-                "there",
+                title="load to the CPU or to an available device; load_state_dict copies the "
+                "values from there",
                 patch=_mapped(where.expression or "") if where is not None else None,
                 confidence="likely",
             )

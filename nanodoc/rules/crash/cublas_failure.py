@@ -3,18 +3,17 @@ Exceptions that name a CUBLAS_STATUS. The failing batch is run on the CPU in a f
 ND701.
 
 ## Why it matters
-CUBLAS_STATUS_ALLOC_FAILED at the first Linear is, more often than a full memory, an embedding's
-index out of range before it.
+CUBLAS_STATUS_ALLOC_FAILED at the first Linear usually follows an embedding index out of range, not
+a full memory.
 
 ## Example
     RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`
 
 ## Fix
-That of the finding the second look leads to; where nothing is out of range, free memory on the
-device.
+That of the finding of the second run. If nothing is out of range, free memory on the device.
 
 ## Options
-`--budget` limits the second look.
+`--budget` limits the second run.
 
 ## See also
 ND102 index-out-of-range, ND701 device-side-assert, ND704 out-of-memory
@@ -48,16 +47,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield failure_claim(
         rule,
         evidence,
-        title=f"cuBLAS gave {status}",
+        title=f"cuBLAS returned {status}",
         specificity=Specificity.FAMILY,
         explanation="An index out of range in an earlier kernel leaves the device in a state in "
-        "which cuBLAS can't start; else memory is full."
+        "which cuBLAS can't start; otherwise the memory is full."
         if alloc
-        else "An earlier kernel left the device broken, or cuBLAS was given what it does not take.",
+        else "An earlier kernel broke the device's state, or cuBLAS was given invalid arguments.",
         fixes=[
             Fix(
-                title="CUDA_LAUNCH_BLOCKING=1 names the first kernel that fails; on the CPU the "
-                "same step names an index: --device cpu",
+                title="CUDA_LAUNCH_BLOCKING=1 shows the first kernel that fails; on the CPU the "
+                "same step names the index: --device cpu",
                 confidence="likely",
             )
         ],

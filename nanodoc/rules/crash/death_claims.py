@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.claim import OBSERVED, Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.death import DeathFacts
+from nanodoc.rules.crash.failure_claims import place_in
 
 MEANS = {
-    "SIGSEGV": "Code that is not Python read or wrote memory that is not the process's own.",
-    "SIGBUS": "A page of a mapped file was not there: a file that was cut short, or shared memory "
-    "(/dev/shm) that is full.",
-    "SIGABRT": "Code that is not Python called abort(): a C++ exception nobody caught, or a failed "
-    "assertion; it says so on stderr.",
-    "SIGFPE": "Code that is not Python divided an integer by zero.",
-    "SIGILL": "The processor does not know an instruction: a library built for another one.",
-    "SIGKILL": "Somebody else ended it: the kernel for want of memory, a scheduler, or a person.",
-    "SIGTERM": "Somebody else ended it: a scheduler, or a person.",
+    "SIGSEGV": "Native code read or wrote memory that does not belong to the process.",
+    "SIGBUS": "A page of a mapped file was missing: the file was truncated, or shared memory "
+    "(/dev/shm) is full.",
+    "SIGABRT": "Native code called abort(): an uncaught C++ exception or a failed assertion; "
+    "stderr has its message.",
+    "SIGFPE": "Native code divided an integer by zero.",
+    "SIGILL": "The processor does not support an instruction: a library was built for a different "
+    "processor.",
+    "SIGKILL": "It was ended from outside: by the kernel because memory ran out, by a scheduler, "
+    "or by a person.",
+    "SIGTERM": "It was ended from outside: by a scheduler or a person.",
 }
 
 
-_SELF = "It sent the signal to itself."
+_SELF = "The process sent the signal to itself."
 
 
 _OWN_SIGNALS = (
@@ -33,6 +36,10 @@ _OWN_SIGNALS = (
     "signal.raise_signal",
     "_signal.raise_signal",
 )
+
+
+# nothing in the process sends them to itself
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 
 
 # of the memory there is; beyond it, want of memory is the likeliest reason of a SIGKILL that nobody
@@ -56,14 +63,10 @@ def meaning(death: DeathFacts) -> str:
 
 
 def place_of(death: DeathFacts) -> str:
-    """ "in the forward of step 3"."""
-    if death.phase == "setup":
-        return "while the recipe was built"
-    if death.phase == "script":
-        return "outside of its training's steps"
+    """ "in the backward pass of step 3"."""
     if death.phase == "data":
         return f"while the batch of step {death.step} was loaded"
-    return f"in the {death.phase} of step {death.step}"
+    return place_in(death.phase, death.step)
 
 
 def death_claim(
@@ -82,13 +85,7 @@ def death_claim(
         root=("death",),
         specificity=specificity,
         finding=rule.finding(
-            # that it ended is a fact; its line is as sure as it was seen, and surer where it was
-            # seen twice
-            confidence=confidence(
-                0.3 if death.again is False else 0.45,
-                0.25 if where is not None else 0.0,
-                0.2 if death.again else 0.0,
-            ),
+            confidence=_sure(death),
             title=title,
             explanation=explanation,
             culprit=Culprit(
@@ -109,6 +106,19 @@ def death_claim(
             experiments=_run_again(death),
             fixes=tuple(fixes),
         ),
+    )
+
+
+def _sure(death: DeathFacts) -> float:
+    """A signal from elsewhere, or from the underlined line, is itself the cause. Else that it ended
+    is a fact, and its line as sure as it was seen, and surer where it was seen twice."""
+    sent = death.call in _OWN_SIGNALS and bool(death.frames)
+    if (sent or death.signal in _FROM_OUTSIDE) and death.again is not False:
+        return OBSERVED
+    return confidence(
+        0.3 if death.again is False else 0.45,
+        0.25 if death.frames else 0.0,
+        0.2 if death.again else 0.0,
     )
 
 

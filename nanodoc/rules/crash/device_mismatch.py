@@ -1,9 +1,9 @@
 """## What it checks
-An exception about devices. The step is run once more with its calls written down: which of the
-tensors given to the function that raised lives where, and which line made it.
+An exception about devices. The step is run once more with its calls recorded: the device of each
+tensor given to the function that raised, and the line that made it.
 
 ## Why it matters
-model.to(device) moves parameters and buffers, not tensors kept as plain attributes, nor those made
+model.to(device) moves parameters and buffers, but not tensors kept as plain attributes or made
 inside forward.
 
 ## Example
@@ -27,14 +27,14 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.crash import FailedCall
 from nanodoc.facts.evidence import Evidence
-from nanodoc.rules.crash.mismatch_claims import DEVICE, mismatch_claim
+from nanodoc.rules.crash.mismatch_claims import DEVICE, Mismatch, mismatch_claim
 
 
 @rule(
     "ND706",
     "device-mismatch",
     "critical",
-    "tensors that live on different devices",
+    "tensors on different devices",
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if "meta" in failure.message and not fixes:
         fixes = [
             Fix(
-                title="give it memory before it is used: module.to_empty(device=...) and its own "
+                title="allocate its memory before it is used: module.to_empty(device=...) and an "
                 "initialisation, or load its weights with assign=True",
                 confidence="likely",
             )
@@ -61,9 +61,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         evidence,
         failure,
         call,
-        "",
-        fixes,
-        lambda argument: f"{argument.device} {list(argument.shape)}",
+        Mismatch(
+            property="devices",
+            shown=lambda argument: f"{argument.device} {list(argument.shape)}",
+            fixes=tuple(fixes),
+            kind=lambda argument: argument.device,
+        ),
     )
 
 
@@ -83,15 +86,15 @@ def _device_fixes(call: FailedCall) -> Iterable[Fix]:
         made = f" made by {argument.made_by}" if argument.made_by else ""
         if argument.device == "meta":
             yield Fix(
-                title=f"the tensor{made or ' ' + (argument.leaf or '')} has no memory (meta): make "
-                "it on a device, or give its module memory with to_empty() and load it",
+                title=f"the tensor{made or ' ' + (argument.leaf or '')} has no memory (meta): "
+                "create it on a device, or allocate its module with to_empty() and load it",
                 confidence="likely",
             )
             return
         if weights is not None and argument.device != weights.device:
             yield Fix(
                 title=f"the tensor{made} is on {argument.device}, the weights are on "
-                f"{weights.device}: make it there (device=x.device), or register it as a buffer "
+                f"{weights.device}: create it there (device=x.device), or register it as a buffer "
                 "so that it moves with the model",
                 confidence="likely",
             )

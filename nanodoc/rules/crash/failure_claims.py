@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.finding import USUAL_CAUSE, Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
+from nanodoc.errors import Phase
+from nanodoc.explain.knowledge import Explanation, explained
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
 
@@ -15,6 +18,7 @@ _MOST_LINES = 6
 
 
 _LONGEST_LINE = 300
+_MISFIT = re.compile(r"size mismatch for ([\w.]{1,200}):")
 
 
 def failure_claim(
@@ -62,7 +66,7 @@ def failure_claim(
             explanation=explanation,
             culprit=Culprit(
                 kind="op",
-                op=failure.torch_function,
+                op=_public(failure.torch_function),
                 location=where,
                 dataset_indices=_only(evidence),
             ),
@@ -77,6 +81,41 @@ def failure_claim(
             fixes=tuple(fixes),
         ),
     )
+
+
+def _public(function: str | None) -> str | None:
+    """A function's name, unless it is one of torch's own, which a reader has not called."""
+    return None if function is not None and function.startswith("_") else function
+
+
+def place_in(phase: Phase, step: int | None) -> str:
+    """ "in the backward pass of step 3". Of a step of the user's own only its backward pass and
+    its optimizer are told apart from the rest."""
+    return {
+        "setup": "while the recipe was built",
+        "script": "outside the training steps",
+        "data": "while a batch was loaded",
+        "backward": f"in the backward pass of step {step}",
+        "optimizer": f"in the optimizer's part of step {step}",
+    }.get(phase, f"in step {step}")
+
+
+def known(failure: Failure) -> Explanation | None:
+    """What the knowledge base has for the message. What the user's own code raises it words
+    itself; torch's and Python's messages are known."""
+    if not failure.raised_by_torch:
+        return None
+    return explained(f"{failure.type}: {failure.message}")
+
+
+def usual_cause(told: Explanation | None, failure: Failure) -> list[tuple[str, str]]:
+    """The likeliest cause of an entry for this message, as evidence."""
+    if told is None or not told.causes:
+        return []
+    # one layer that differs is a head; several are another model
+    layers = {name.rpartition(".")[0] for name in _MISFIT.findall(failure.message)}
+    several = told.id == "checkpoint-size-mismatch" and len(layers) > 1
+    return [(USUAL_CAUSE, told.causes[1 if several else 0])]
 
 
 def _further_lines(failure: Failure) -> Iterable[tuple[str, str]]:

@@ -1,17 +1,17 @@
 """## What it checks
-With `--timeout`: that a step is finished, or its next phase begun, within that time. Where not, the
-process is asked for its stack and ended. Where it waits for a loader's workers, the same batches
-are loaded without workers, which tells the line and the sample.
+With `--timeout`: whether a step finishes, or its next phase begins, within that time. If not, the
+process is asked for its stack and ended. If it waits for a loader's workers, the same batches are
+loaded without workers, which shows the line and the sample.
 
 ## Why it matters
-A deadlock (a lock taken twice, a worker pool forked with a lock held, a collective that another
-rank never enters) looks like slow training for hours.
+A deadlock (a lock taken twice, a worker pool forked while a lock was held, a collective that a
+different rank never enters) looks like slow training for hours.
 
 ## Example
     nanodoc run train.py:build --timeout 5m
 
 ## Fix
-The underlined line waits: see for what.
+See what the underlined line waits for.
 
 ## Options
 `--timeout 90s`: there is no limit by default.
@@ -46,19 +46,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if death is None or death.silent_for is None or death.in_worker:
         return
     said = f"The training {death.how}, {place_of(death)}, and was ended."
-    waits = "" if death.frames else " It did not say where it is."
+    waits = "" if death.frames else " Its stack could not be read."
     fixes = [
         Fix(
-            title="where a step takes that long by nature, give it more with --timeout",
+            title="if a step normally takes that long, raise --timeout",
             confidence="maybe",
         )
     ]
     if death.phase == "data" and not death.frames:
-        title = "where the loader has workers, num_workers=0 shows which sample hangs"
+        title = "if the loader has workers, num_workers=0 shows which sample hangs"
         if death.again is False:
             title = (
-                "it hangs in workers only: a lock that was held, or a thread that ran, before the "
-                "fork; multiprocessing_context='spawn' starts workers without them"
+                "it hangs only in workers: a lock was held, or a thread was running, at the fork; "
+                "multiprocessing_context='spawn' starts workers without them"
             )
         fixes.insert(0, Fix(title=title, confidence="maybe"))
     yield death_claim(

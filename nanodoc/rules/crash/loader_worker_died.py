@@ -1,17 +1,17 @@
 """## What it checks
-That a DataLoader's worker ended without an exception. The batches are then loaded once more in a
-fresh process without workers, with every line noted down: where that ends in the same way, the line
-and the sample are named.
+Whether a DataLoader worker ended without an exception. The batches are then loaded once more in a
+fresh process without workers, with every line recorded: if that ends in the same way, the line and
+the sample are named.
 
 ## Why it matters
-The error shows up at any moment of a step, with the traceback of whatever ran just then.
+The error can appear at any moment of a step, with the traceback of whatever was running then.
 
 ## Example
     RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed.
 
 ## Fix
-Bus error: more shared memory (`--shm-size`). Killed: fewer workers, or less held per worker.
-Segmentation fault: the sample that is named.
+Bus error: more shared memory (`--shm-size`). Killed: fewer workers, or less memory per worker.
+Segmentation fault: look at the named sample.
 
 ## Options
 `--budget` limits the second run.
@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = evidence.death if evidence.death is not None and evidence.death.in_worker else None
     death = seen if seen is not None and seen.again else None
     well = (
-        " Loading the same batches without workers went well."
+        " The same batches load without error when there are no workers."
         if seen is not None and not seen.again
         else ""
     )
@@ -107,7 +107,7 @@ def _reason(signal: str | None, death: DeathFacts | None, well: str) -> tuple[st
     """Why the worker ended, and what helps."""
     if signal == "Bus error":
         return (
-            "A worker ran out of shared memory (/dev/shm), through which batches travel to the "
+            "A worker ran out of shared memory (/dev/shm), which passes batches to the "
             "training process."
         ), Fix(
             title="more shared memory (docker run --shm-size=8g, or --ipc=host), or fewer workers",
@@ -120,23 +120,23 @@ def _reason(signal: str | None, death: DeathFacts | None, well: str) -> tuple[st
         ).strip(), None
     if signal == "Killed":
         return (
-            "A worker was killed from outside, most often by the kernel for want of memory: every "
-            "worker holds the data set and the batches it has ahead." + well
+            "A worker was killed from outside, usually by the kernel because memory ran out: every "
+            "worker holds the data set and its prefetched batches." + well
         ), Fix(
-            title="fewer workers, a smaller prefetch_factor, and a data set that does not hold "
+            title="use fewer workers, a smaller prefetch_factor, and a data set that does not hold "
             "everything in Python lists",
             confidence="likely",
         )
     if well:
         return "A worker process ended without an exception." + well, Fix(
-            title="it happens in workers only: open files, connections and native libraries in "
+            title="it happens only in workers: open files, connections and native libraries in "
             "the worker (worker_init_fn, or on first use), not before the fork, or start "
             "workers with multiprocessing_context='spawn'",
             confidence="maybe",
         )
     return "A worker process ended without an exception.", Fix(
-        title="num_workers=0 shows the error where it happens; threads or locks from "
-        "before the fork are the likeliest reason",
+        title="num_workers=0 shows the error where it happens; the likeliest cause is threads "
+        "or locks from before the fork",
         confidence="maybe",
     )
 

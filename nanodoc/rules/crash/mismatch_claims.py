@@ -4,16 +4,16 @@ that made them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Fix
+from nanodoc.diagnosis.finding import USUAL_CAUSE, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
-from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.crash.failure_claims import failure_claim, known, usual_cause
 
 DEVICE = re.compile(
     r"[Ee]xpected all tensors to be on the same device|is not on the expected device|Cannot copy "
@@ -48,37 +48,45 @@ def from_torch(failure: Failure, evidence: Evidence) -> bool:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mismatch:
+    """What a rule says of tensors that do not go together."""
+
+    property: str
+    """In which they differ: "shapes"."""
+    shown: Callable[[GivenFacts], str]
+    """A tensor with this property."""
+    fixes: tuple[Fix, ...]
+    kind: Callable[[GivenFacts], str] | None = None
+    """What has to be the same for all of them, where it does."""
+    said: str = ""
+    """Why, where the rule knows it."""
+    cause: str | None = None
+    """The usual cause for these tensors; "" where none is to be given, None for that of the
+    message."""
+
+
 def mismatch_claim(
-    rule: Rule,
-    evidence: Evidence,
-    failure: Failure,
-    call: FailedCall | None,
-    said: str,
-    fixes: Iterable[Fix],
-    shown: object,
+    rule: Rule, evidence: Evidence, failure: Failure, call: FailedCall | None, seen: Mismatch
 ) -> Claim:
-    extra = []
+    told = known(failure)
+    usual = usual_cause(told, failure) if seen.cause is None else [(USUAL_CAUSE, seen.cause)]
+    extra = [(label, text) for label, text in usual if text]
     if call is not None:
         for number, argument in enumerate(call.given):
-            extra.append((f"argument {number + 1}", f"{shown(argument)}{origin(argument)}"))  # type: ignore[operator]  # a function of GivenFacts
+            extra.append((f"argument {number + 1}", f"{seen.shown(argument)}{origin(argument)}"))
         if call.layer_at is not None and failure.frames:
             extra.append(("layer made at", call.layer_at.place))
         if call.settings:
             extra.append(("also given", call.settings))
     title = failure.first_line
-    what = (
-        f"{call.name} was given tensors that do not go together. "
-        if call is not None and len(call.given) > 1
-        else f"{call.name} cannot take this. "
-        if call is not None
-        else ""
-    )
+    what = _given(call, seen) if call is not None else ""
     claim = failure_claim(
         rule,
         evidence,
         title=title,
-        explanation=(what + said).strip() or title,
-        fixes=fixes,
+        explanation=f"{what} {seen.said}".strip() or (told.means if told is not None else title),
+        fixes=seen.fixes,
         specificity=Specificity.FAMILY,
         extra=extra,
     )
@@ -94,6 +102,38 @@ def mismatch_claim(
         0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0
     )
     return replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
+
+
+def _given(call: FailedCall, seen: Mismatch) -> str:
+    """The tensors that differ, and where they come from."""
+    shown = [f"{seen.shown(argument)}{origin(argument)}" for argument in call.given]
+    if not shown:
+        return f"{call.name} does not accept these arguments."
+    if len(shown) == 1:
+        return f"{call.name} was given {shown[0]}."
+    pair = _pair(call.given, seen)
+    if pair is None:  # which of them is wrong is not known
+        return f"{call.name} was given {'; '.join(shown)}."
+    first, other = pair
+    comma = "," if "," in origin(call.given[first]) else ""
+    return (
+        f"{call.name} was given {shown[first]}{comma} and {shown[other]}: the {seen.property} do "
+        "not match."
+    )
+
+
+def _pair(given: Sequence[GivenFacts], seen: Mismatch) -> tuple[int, int] | None:
+    """The first two tensors that differ; of dtypes, integers beside two floats only index. None
+    where no two differ, or any of more than two may be the wrong one."""
+    if seen.kind is None:
+        return (0, 1) if len(given) == 2 and seen.shown(given[0]) != seen.shown(given[1]) else None
+    kinds = [seen.kind(argument) for argument in given]
+    floats = [i for i, kind in enumerate(kinds) if "float" in kind]
+    for among in (floats, range(len(kinds))):
+        for i in among:
+            if kinds[i] != kinds[among[0]]:
+                return among[0], i
+    return None
 
 
 def origin(given: GivenFacts) -> str:

@@ -1,8 +1,8 @@
 """## What it checks
-An exception for want of memory, on the host or a GPU, and a process that the kernel killed for it.
-The step is run until it fails again, and everything autograd keeps for the backward pass is counted
-by line and module; parameters, gradients, optimizer state, buffers and the batch are counted from
-the tensors themselves.
+An out-of-memory exception on the host or a GPU, and a process that the kernel killed because memory
+ran out. The step is run until it fails again, and everything autograd keeps for the backward pass
+is counted by line and module; parameters, gradients, optimizer state, buffers and the batch are
+counted from the tensors themselves.
 
 ## Why it matters
 The message names the last request, which is rarely the large one.
@@ -11,8 +11,8 @@ The message names the last request, which is rarely the large one.
     torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.
 
 ## Fix
-Where activations hold most: a smaller batch with accumulation, torch.utils.checkpoint, bfloat16.
-Where one tensor asks for more than there is: its shape is wrong.
+If activations use most memory: a smaller batch with accumulation, torch.utils.checkpoint, bfloat16.
+If one tensor asks for more than there is: its shape is wrong.
 
 ## See also
 ND510 growing-graph, ND711 process-died
@@ -62,7 +62,7 @@ _OVERFLOW = re.compile(r"Storage size calculation overflowed with sizes=\[(?P<si
     "ND704",
     "out-of-memory",
     "critical",
-    "no more memory could be had; who holds it",
+    "memory ran out; what holds it",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure, death = evidence.failure, evidence.death
@@ -113,14 +113,14 @@ def _killed(rule: Rule, death: DeathFacts) -> Claim:
         else ""
     )
     counted = (
-        " The kernel counted a kill for want of memory while it ran."
+        " The kernel recorded an out-of-memory kill while it ran."
         if death.killed_for_memory
         else ""
     )
     return death_claim(
         rule,
         death,
-        title="the kernel ended the training for want of memory",
+        title="the kernel killed the training because memory ran out",
         explanation=f"The training was killed {place_of(death)}.{held}{of}.{counted}",
         fixes=_ways_out(None),
         specificity=Specificity.SPECIAL,
@@ -134,11 +134,11 @@ def _too_large(call: FailedCall | None, asked: float, limit: float, limit_of: st
         title=f"{name} for {shown_bytes(asked)}, more than there is",
         explanation=f"{name[0].upper()}{name[1:]} for {shown_bytes(asked)} in one piece, more than "
         f"all of {limit_of} has ({shown_bytes(limit)}): "
-        "a wrong size, not a model too large. Look at what is repeated, expanded, multiplied "
-        "out or broadcast.",
+        "a wrong size, not a model that is too large. Look for what is repeated, expanded, "
+        "multiplied out or broadcast.",
         fixes=(
             Fix(
-                title="look at the shapes of its arguments: a dimension is repeated, or two long "
+                title="check the shapes of its arguments: a dimension is repeated, or two long "
                 "ones meet in a broadcast or an outer product",
                 confidence="likely",
             ),
@@ -149,9 +149,7 @@ def _too_large(call: FailedCall | None, asked: float, limit: float, limit_of: st
 def _too_much(memory: MemoryFacts | None, asked: float | None) -> Account:
     """All that is held together is more than there is."""
     wanted = (
-        f"{shown_bytes(asked)} more were asked for"
-        if asked is not None
-        else "No more memory could be had"
+        f"The call asked for {shown_bytes(asked)} more" if asked is not None else "Memory ran out"
     )
     story = _story(memory) if memory is not None and memory.known else ""
     return Account(
@@ -222,7 +220,7 @@ def _table(memory: MemoryFacts) -> Iterable[tuple[str, str]]:
         where = (
             held.location.place
             if held.location is not None
-            else held.module or "outside of any module"
+            else held.module or "outside any module"
         )
         yield (
             f"kept by {where}",
@@ -233,7 +231,7 @@ def _table(memory: MemoryFacts) -> Iterable[tuple[str, str]]:
         yield (
             "kept by module",
             ", ".join(
-                f"{name or 'outside of any'} {shown_bytes(number)}"
+                f"{name or 'outside any'} {shown_bytes(number)}"
                 for name, number in memory.by_module[:4]
             ),
         )
@@ -242,11 +240,10 @@ def _table(memory: MemoryFacts) -> Iterable[tuple[str, str]]:
 def _ways_out(memory: MemoryFacts | None) -> Iterable[Fix]:
     if memory is not None and memory.limit is not None and memory.known < _LITTLE * memory.limit:
         yield Fix(
-            title=f"what a training keeps ({shown_bytes(memory.known)}) is little of "
-            f"{shown_bytes(memory.limit)}: look at tensors made on the way to this line, and "
-            "at "
-            "what is kept from step to step (a list of losses with their graphs), and at what "
-            "else uses this memory",
+            title=f"the training itself keeps only {shown_bytes(memory.known)} of "
+            f"{shown_bytes(memory.limit)}: check the tensors made before this line, what is kept "
+            "from step to step (a list of losses with their graphs), and what else uses this "
+            "memory",
             confidence="maybe",
         )
         return
@@ -254,7 +251,7 @@ def _ways_out(memory: MemoryFacts | None) -> Iterable[Fix]:
     if saved:
         size = f" (it is {memory.batch_size})" if memory is not None and memory.batch_size else ""
         yield Fix(
-            title=f"a smaller batch{size}, and accumulate gradients over several",
+            title=f"use a smaller batch{size}, and accumulate gradients over several",
             confidence="likely",
         )
         module = (
@@ -264,16 +261,18 @@ def _ways_out(memory: MemoryFacts | None) -> Iterable[Fix]:
         )
         yield Fix(
             title=f"torch.utils.checkpoint around {module or 'the layers that keep most'}: "
-            "computed "
-            "again instead of kept",
+            "activations are recomputed instead of kept",
             confidence="likely",
         )
-        yield Fix(title="bfloat16 autocast: activations take half", confidence="maybe")
+        yield Fix(title="bfloat16 autocast: activations take half the memory", confidence="maybe")
     elif memory is not None and memory.optimizer >= memory.parameters:
         yield Fix(
-            title="an optimizer with less state (8-bit or factored Adam, SGD), or state sharded "
-            "over ranks",
+            title="use an optimizer with less state (8-bit or factored Adam, SGD), or shard the "
+            "state over ranks",
             confidence="maybe",
         )
     else:
-        yield Fix(title="weights in bfloat16, or sharded over ranks (FSDP)", confidence="maybe")
+        yield Fix(
+            title="keep the weights in bfloat16, or shard them over ranks (FSDP)",
+            confidence="maybe",
+        )

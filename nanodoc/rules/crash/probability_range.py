@@ -1,10 +1,10 @@
 """## What it checks
 binary_cross_entropy raised because its input or its target is not between 0 and 1. The step is run
-once more with its calls written down: which of the two it is, its range, and the line that made it.
+once more with its calls recorded: which of the two it is, its range, and the line that made it.
 
 ## Why it matters
-torch's message names neither the tensor's line nor its values. Raw outputs of a model, a
-probability that was scaled, and an image of 0 to 255 as the target raise the same.
+torch's message gives neither the line nor the values of the tensor. Raw outputs of a model, a
+rescaled probability, and an image of 0 to 255 as the target raise the same error.
 
 ## Example
     F.binary_cross_entropy(model(x), target)     # no sigmoid
@@ -39,7 +39,7 @@ _FEW_CLASSES = 16.0
     "ND713",
     "probability-range",
     "critical",
-    "a binary cross entropy of what is no probability",
+    "binary_cross_entropy of values that are not probabilities",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
@@ -78,35 +78,35 @@ def _span(given: GivenFacts | None) -> str:
 
 
 def _who(side: str, given: GivenFacts | None) -> str:
-    return f"The {side}{origin(given) if given is not None else ''} has values outside of 0 to 1."
+    return f"The {side}{origin(given) if given is not None else ''} has values outside 0 to 1."
 
 
 def _why(side: str, given: GivenFacts | None) -> str:
     largest = given.maximum if given is not None and given.maximum is not None else 0.0
     if given is not None and given.nonfinite:
-        return "NaN is outside, too: what made it comes first."
+        return "NaN is outside, too: fix what makes the NaN first."
     if side == "target":
         return (
-            "Values up to 255 are those of an image that was not divided."
+            "Values up to 255 come from an image that was not divided by 255."
             if _FEW_CLASSES < largest <= _PIXELS
-            else "Targets are probabilities as well; labels of several classes belong to "
+            else "Targets must be probabilities, too; for labels of several classes use "
             "cross_entropy."
         )
     inside = given is not None and (given.minimum or 0.0) >= 0 and largest < 2
     return (
-        "A probability was changed after it had been made."
+        "A probability was changed after it was computed."
         if inside
-        else "Raw outputs of a model are no probabilities."
+        else "The raw outputs (logits) of a model are not probabilities."
     )
 
 
 def _fixes(side: str, given: GivenFacts | None) -> list[Fix]:
     if given is not None and given.nonfinite:
-        return [Fix(title="see what makes the NaN first", confidence="maybe")]
+        return [Fix(title="fix what makes the NaN first", confidence="maybe")]
     if side == "target":
         largest = given.maximum if given is not None else None
         title = (
-            "divide the targets by 255, where they are made"
+            "divide the targets by 255 where they are made"
             if largest is not None and _FEW_CLASSES < largest <= _PIXELS
             else "scale the targets to 0 … 1, or give class labels to cross_entropy"
         )
@@ -114,7 +114,7 @@ def _fixes(side: str, given: GivenFacts | None) -> list[Fix]:
     return [
         Fix(
             title="give the raw outputs to binary_cross_entropy_with_logits, without a sigmoid; "
-            "change no probability afterwards",
+            "do not change probabilities afterwards",
             confidence="likely",
         )
     ]

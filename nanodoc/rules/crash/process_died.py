@@ -1,22 +1,22 @@
 """## What it checks
 How the process that runs the training ended: a signal (SIGSEGV, SIGBUS, SIGABRT, SIGKILL …) or
-os._exit. The line is the one of the stack that the dying process left, or of a second run in a
-fresh process that notes every line down; the step and the phase are always known.
+os._exit. The line comes from the stack that the dying process left, or from a second run in a fresh
+process that records every line; the step and the phase are always known.
 
 ## Why it matters
-There is no traceback: Python was not asked. What ran last is all there is to go by.
+There is no traceback, because Python could not write one. Only what ran last is known.
 
 ## Example
     Segmentation fault (core dumped)
 
 ## Fix
-The underlined line called what crashed: an extension built for another torch, a pointer that
-outlived its tensor, a worker pool that was forked after threads were started. After a SIGKILL look
-at memory first (`dmesg`), then at the scheduler's limits.
+The underlined line called what crashed: an extension built for a different torch, a pointer that
+outlived its tensor, a worker pool that was forked after threads were started. After a SIGKILL check
+memory first (`dmesg`), then the scheduler's limits.
 
 ## Options
-`--budget` limits the second run. `--in-process` runs the training in nanodoc's own process, where
-nothing outlives a crash.
+`--budget` limits the second run. `--in-process` runs the training in nanodoc's own process; a crash
+then ends nanodoc, too.
 
 ## See also
 ND704 out-of-memory, ND708 loader-worker-died, ND712 hung-step
@@ -44,10 +44,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if death is None or death.silent_for is not None or death.in_worker or short_of_memory(death):
         return
     means = meaning(death) or (
-        "Whoever called it meant to: no report, no exit handler and no `finally` runs after "
-        "os._exit."
+        "The call was deliberate: no report, no exit handler and no `finally` runs after os._exit."
     )
-    where = "" if death.frames else " Nothing was left that tells the line."
+    where = "" if death.frames else " The line is not known."
     yield death_claim(
         rule,
         death,

@@ -1,10 +1,10 @@
 """## What it checks
-An exception of torch's about sizes. The step is run once more with its calls written down: the
-function that raised, the shape of each tensor it was given, and the line that made it. Said too:
-whether this batch is smaller than the first.
+A torch exception about sizes. The step is run once more with its calls recorded: the function that
+raised, the shape of each tensor it was given, and the line that made it. The finding also says
+whether this batch is smaller than the first one.
 
 ## Why it matters
-The message names two numbers and no tensor; the line that raises is often not the one that made the
+The message gives two numbers and no tensor; the line that raises is often not the one that made the
 wrong shape.
 
 ## Example
@@ -23,15 +23,25 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.remedy import ChangeInput
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import RESHAPING
 from nanodoc.facts.crash import CrashFacts, FailedCall, StateFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
-from nanodoc.rules.crash.failure_claims import failure_claim
-from nanodoc.rules.crash.mismatch_claims import DEVICE, DTYPE, from_torch, mismatch_claim
+from nanodoc.facts.source import SourceSpan
+from nanodoc.rules.crash.failure_claims import failure_claim, known
+from nanodoc.rules.crash.mismatch_claims import (
+    DEVICE,
+    DTYPE,
+    Mismatch,
+    from_torch,
+    mismatch_claim,
+)
 
 _SHAPE = re.compile(
     r"shapes? cannot be multiplied|must match the size of tensor|is invalid for input of size"
@@ -53,7 +63,7 @@ _SHAPE = re.compile(
     "ND705",
     "shape-mismatch",
     "critical",
-    "tensors whose shapes do not go together",
+    "tensors whose shapes do not match",
     trials=("samples",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -70,16 +80,43 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if call is None and not failure.frames:
         return
     smaller = _still_full(crash, failure)
-    fixes = [*_shape_fixes(call, crash, full=smaller)] if call is not None else []
+    where = failure.frames[-1] if failure.frames else None
+    fixes = [*_shape_fixes(call, crash, where, full=smaller)] if call is not None else []
     said = (
         f"This batch has {crash.batch_size} samples, the first one had {crash.usual_batch_size}, "
-        "and that size is still there: a number written into the code, "
-        "or a tensor kept from the batch before. "
+        f"and {crash.usual_batch_size} is still in use: a number written into the code, "
+        "or a tensor kept from the batch before."
         if smaller
         else ""
     )
-    yield mismatch_claim(
-        rule, evidence, failure, call, said, fixes, lambda argument: f"{list(argument.shape)}"
+    seen = Mismatch(
+        property="shapes",
+        shown=lambda argument: f"{list(argument.shape)}",
+        fixes=tuple(fixes),
+        said=said,
+        cause="" if said else _cause(call, failure) if call is not None else None,
+    )
+    yield mismatch_claim(rule, evidence, failure, call, seen)
+
+
+def _cause(call: FailedCall, failure: Failure) -> str | None:
+    """The usual cause for what a linear layer was given; None where the message's own is as
+    good."""
+    given, told = call.given, known(failure)
+    if call.name != "linear" or len(given) < 2 or len(given[1].shape) != 2 or not given[0].shape:
+        return None
+    shape, expected = given[0].shape, given[1].shape[1]
+    if shape[-1] == expected:  # something else does not fit: the bias
+        return None
+    if len(shape) > 2 and math.prod(shape[1:]) == expected:
+        return "the input is not flattened; a linear layer reads only the last dimension"
+    if len(shape) > 2 and expected in shape[1:-1]:
+        return "the dimensions are in a different order; a linear layer reads the last one"
+    if given[0].made_by in RESHAPING:
+        return told.causes[0] if told is not None else None
+    source = f"the output of {given[0].made_by}" if given[0].made_by else "the input"
+    return (
+        f"in_features ({expected}) was set for a different input; {source} has {shape[-1]} features"
     )
 
 
@@ -91,14 +128,14 @@ def _state_of_others(rule: Rule, evidence: Evidence, state: StateFacts) -> Claim
         evidence,
         specificity=Specificity.SPECIAL,
         title=f"the optimizer's {state.key} of {state.parameter} is {list(state.shape)}, and the "
-        f"parameter {list(state.wanted)}",
-        explanation=f"{state.odd} of {state.count} parameters have state of another shape. "
+        f"parameter is {list(state.wanted)}",
+        explanation=f"{state.odd} of {state.count} parameters have state of a different shape. "
         "load_state_dict matches an optimizer's state by position, not by name: it was "
-        "saved for these parameters in another order, or for others.",
+        "saved for these parameters in a different order, or for other parameters.",
         fixes=[
             Fix(
                 title="give the optimizer its parameters in the order in which they were saved "
-                "(same groups, same sorting), or begin with fresh state",
+                "(same groups, same order), or start with fresh state",
                 confidence="likely",
             )
         ],
@@ -126,11 +163,14 @@ def _still_full(crash: CrashFacts, failure: Failure) -> bool:
     return usual in shapes or str(usual) in re.findall(r"\d+", failure.message)
 
 
-def _shape_fixes(call: FailedCall, crash: CrashFacts, *, full: bool) -> Iterable[Fix]:
+def _shape_fixes(
+    call: FailedCall, crash: CrashFacts, where: SourceSpan | None, *, full: bool
+) -> Iterable[Fix]:
+    change = partial(ChangeInput, location=where, op=call.name, position=0)
     if full:
         yield Fix(
-            title="take the batch's size from the tensor (x.shape[0]), begin with a fresh state, "
-            "or leave the last batch out: DataLoader(..., drop_last=True)",
+            title="read the batch size from the tensor (x.shape[0]), start with a fresh state, "
+            "or drop the last batch: DataLoader(..., drop_last=True)",
             confidence="likely",
         )
     given = call.given
@@ -143,12 +183,14 @@ def _shape_fixes(call: FailedCall, crash: CrashFacts, *, full: bool) -> Iterable
             yield Fix(
                 title=f"flatten the input first: x.flatten(1) is [{shape[0]}, {ins}]",
                 confidence="likely",
+                remedy=change(method="flatten", arguments=(1,)),
             )
         elif ins in shape[1:-1]:
+            at = shape.index(ins, 1)
             yield Fix(
-                title=f"the {ins} features are in dimension {shape.index(ins, 1)}: "
-                f"x.movedim({shape.index(ins, 1)}, -1)",
+                title=f"the {ins} features are in dimension {at}: x.movedim({at}, -1)",
                 confidence="likely",
+                remedy=change(method="movedim", arguments=(at, -1)),
             )
         else:
             yield Fix(
@@ -159,10 +201,12 @@ def _shape_fixes(call: FailedCall, crash: CrashFacts, *, full: bool) -> Iterable
         channels, shape = given[1].shape[1], given[0].shape
         spatial = len(given[1].shape) - 2
         if len(shape) == spatial + 2 and shape[-1] == channels and shape[1] != channels:
-            order = ", ".join(map(str, (0, spatial + 1, *range(1, spatial + 1))))
+            order = (0, spatial + 1, *range(1, spatial + 1))
             yield Fix(
-                title=f"channels come last here and are wanted first: x.permute({order})",
+                title="the channels come last here, and conv layers expect them in dimension 1: "
+                f"x.permute({', '.join(map(str, order))})",
                 confidence="likely",
+                remedy=change(method="permute", arguments=order),
             )
         elif len(shape) == spatial + 2 and shape[1] != channels:
             yield Fix(
@@ -171,6 +215,7 @@ def _shape_fixes(call: FailedCall, crash: CrashFacts, *, full: bool) -> Iterable
             )
         elif len(shape) == spatial + 1:
             yield Fix(
-                title="a dimension is missing, of samples or of channels: x.unsqueeze(1)",
+                title="the batch or channel dimension is missing: x.unsqueeze(1)",
                 confidence="likely",
+                remedy=change(method="unsqueeze", arguments=(1,)),
             )

@@ -1,11 +1,11 @@
 """## What it checks
-Every load_state_dict of `build()`: how many names fitted. Reported where fewer than half of the
-checkpoint's and fewer than half of the module's did, nothing filled what was left, and either no
-name fitted at all or more would with another prefix. A new head on a loaded backbone, or a backbone
-out of a larger checkpoint, is fine.
+Every load_state_dict of `build()`: how many names matched. Reported if fewer than half of the
+checkpoint's and fewer than half of the module's names matched, nothing filled the rest, and either
+no name matched at all or more would match with a different prefix. A new head on a loaded backbone,
+or a backbone from a larger checkpoint, is fine.
 
 ## Why it matters
-Training starts from random weights and says nothing.
+Training starts from random weights, without a message.
 
 ## Example
     model.load_state_dict(torch.load("ddp.pt"), strict=False)     # every name begins with "module."
@@ -62,19 +62,19 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
     mended = ""
     fixes = [
         Fix(
-            title="load with strict=True, which raises where a name does not fit",
+            title="load with strict=True, which raises if a name does not match",
             confidence="likely",
         )
     ]
     if load.would_match > load.matched:
         how = (
-            f"prefix {load.prefix!r} taken off"
+            f"prefix {load.prefix!r} removed"
             if not load.instead
             else f"prefix {load.instead!r} in place of {load.prefix!r}"
             if load.prefix
-            else f"prefix {load.instead!r} put before them"
+            else f"prefix {load.instead!r} added"
         )
-        mended = f" With the {how}, {load.would_match} of them fit by name and shape."
+        mended = f" With the {how}, {load.would_match} of them match by name and shape."
         fixes.insert(
             0,
             Fix(title="rename the keys before loading", patch=_renamed(load), confidence="likely"),
@@ -88,11 +88,11 @@ def _unloaded(rule: Rule, load: LoadFacts) -> Claim:
                 0.5 if not load.matched else 0.2,
                 0.5 if load.would_match > load.matched else 0.0,
             ),
-            title=f"of {count(load.given, 'tensor')} in the checkpoint {matched} went into "
+            title=f"of {count(load.given, 'tensor')} in the checkpoint, {matched} went into "
             f"{load.module_type}",
-            explanation="load_state_dict(strict=False) says nothing of names that do not fit: "
-            f"{count(len(load.left), 'parameter')} of {load.own} tensors keep the values they "
-            f"were made with.{mended}",
+            explanation="load_state_dict(strict=False) does not report names that do not match: "
+            f"{count(len(load.left), 'parameter')} of {load.own} tensors keep their initial "
+            f"values.{mended}",
             culprit=Culprit(
                 kind="op" if load.location else "parameter",
                 parameter=load.left[0],

@@ -1,6 +1,6 @@
 """## What it checks
-A part of the batch shaped like the token ids that is 1 everywhere in every batch and is used, while
-the ids end in padding.
+A part of the batch with the shape of the token ids that is used and is 1 everywhere in every batch,
+although the ids end in padding.
 
 ## Why it matters
 The model attends to padding.
@@ -30,7 +30,7 @@ from nanodoc.rules.learning.claims import calls_of
     "ND114",
     "all-ones-mask",
     "warning",
-    "a mask that masks nothing beside padded ids",
+    "a mask that masks nothing although the ids are padded",
     needs=(
         "inspection",
         "data",
@@ -62,8 +62,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 title=f"the mask {leaf.path} is 1 everywhere, though {ids.path} is padded",
                 explanation=f"{ids.top_share:.0%} of {ids.path} is the token {ids.top_value:.0f}, "
                 f"in runs of different lengths at the ends of its rows; over {data.batches} "
-                "batches "
-                "the mask beside it lets every position through.",
+                "batches the mask that goes with it lets every position through.",
                 weight=confidence(0.7, 0.4 if data.batches > 3 else 0.1),
                 notes=[
                     ("mask", leaf.path),

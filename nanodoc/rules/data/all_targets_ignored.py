@@ -1,9 +1,10 @@
 """## What it checks
-A cross entropy (nll_loss) that came out NaN although its inputs are finite: were any targets kept?
+A cross entropy (nll_loss) that is NaN although its inputs are finite: nanodoc checks whether any
+targets were kept.
 
 ## Why it matters
 With every target equal to ignore_index the mean is 0/0 = NaN. The gradients are often exact zeros,
-so the weights survive, but the logged loss, and whatever averages it, does not.
+so the weights survive, but the logged loss and its averages do not.
 
 ## Example
     F.cross_entropy(logits, torch.full((8,), -100))
@@ -32,7 +33,7 @@ from nanodoc.rules.rewrite import sum_over_kept
     "ND105",
     "all-targets-ignored",
     "critical",
-    "the loss is a mean over no target at all",
+    "the loss is a mean over no targets",
     preflight="labels",
     trials=(
         "values",
@@ -50,8 +51,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ignored = int(notes["ignore_index"])
             title = f"every target of this batch is ignored (ignore_index={ignored})"
             text = (
-                f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean is "
-                "taken over no element: 0/0 = NaN."
+                f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean "
+                "is over no elements: 0/0 = NaN."
             )
         elif weight == 0:
             title = "every kept target has class weight zero"

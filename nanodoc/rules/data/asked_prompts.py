@@ -1,13 +1,13 @@
 """## What it checks
-The labels of a language model's last step, beside the mask of its attention. In every sequence all
-labels stand at the beginning, without a gap, and the tokens behind them, which the mask counts to
-the sequence and which are not all the same, are left out.
+The labels of a language model's last step, compared with its attention mask. In every sequence, all
+labels are at the beginning, without a gap, and the tokens after them, which the mask includes and
+which are not all equal, have no labels.
 
-Silent without such a mask in the batch, and for fewer than four sequences.
+Not checked without such a mask in the batch, or with fewer than four sequences.
 
 ## Why it matters
-Instructions are usually left out of the labels, and their answers asked for. The other way round
-the model learns to write the questions, and no answer.
+Usually the instructions are left out of the labels and the answers are kept. The other way round,
+the model learns to write the questions but no answers.
 
 ## Example
     labels[:, prompt_length:] = -100
@@ -35,7 +35,7 @@ from nanodoc.rules.learning.claims import Standing, learning_claim
     "ND145",
     "asked-prompts",
     "warning",
-    "a language model that is asked for the beginning of its sequences only",
+    "labels only for the beginning of the sequences",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -49,10 +49,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(place) or ("labels", "prompts"),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
-        title="the labels ask for the beginning of each sequence, and leave out the rest",
+        title="only the beginning of each sequence has labels",
         explanation=f"In all {prompts.rows} sequences the labels end early, after "
-        f"{prompts.asked:.0%} of the tokens. If these are prompts, they are learnt, and the "
-        "answers are not.",
+        f"{prompts.asked:.0%} of the tokens. If these are prompts, the model learns the "
+        "prompts and not the answers.",
         culprit=Culprit(kind="data", location=place),
         step=inspection.step,
         weight=confidence(0.8, 0.4 if prompts.rows >= 8 else 0.0),
@@ -60,5 +60,5 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("labels compared", seen.labels),
             ("compared at", seen.at.place if seen.at is not None else None),
         ],
-        fix="leave out the labels of the prompt, and keep those of what follows",
+        fix="leave out the labels of the prompt, and keep those of the tokens after it",
     )

@@ -1,10 +1,11 @@
 """## What it checks
 Attention whose queries were split into heads, (N, T, E) to (N, T, heads, E/heads), with no
-dimension moved since: the second last dimension, which attention goes over, is that of the heads.
+dimension moved afterwards: the second-to-last dimension, over which attention runs, is that of the
+heads.
 
 ## Why it matters
-Each position attends to its own heads and to no other position. The shapes fit, and a model that
-needs what stands elsewhere learns nothing of it.
+Each position attends to its own heads and to no other position. The shapes fit, but the model
+cannot use other positions.
 
 ## Example
     q, k, v = (t.view(n, time, heads, -1) for t in qkv)
@@ -45,7 +46,7 @@ _NORMS = ("layer_norm", "rms_norm", "normalize", "contiguous", "clone")
     "ND148",
     "attention-over-heads",
     "critical",
-    "attention among the heads of each position",
+    "attention over the heads instead of the positions",
     needs=("inspection",),
     preflight="loss",
 )
@@ -59,16 +60,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(split.site) or ("heads", split.index),
-            title=f"the attention goes over the {heads} heads, and not over the {positions} "
-            "positions",
-            explanation=f"{split.name} makes {split.arguments[0].shape} into {split.shape}, and no "
-            "dimension is moved before the attention, which compares along the second last. No "
-            "position reads another.",
+            title=f"the attention runs over the {heads} heads, not over the {positions} positions",
+            explanation=f"{split.name} turns {split.arguments[0].shape} into {split.shape}, and "
+            "no dimension is moved before the attention, which runs over the second-to-last "
+            "one. No position attends to the other positions.",
             culprit=at_call(split, evidence),
             step=0,
             weight=confidence(0.85, 0.3 if positions != heads else 0.0),
             notes=[("attention at", call.site.place if call.site is not None else None)],
-            fix="transpose(1, 2) behind it, and back behind the attention",
+            fix="transpose(1, 2) after it, and back after the attention",
             standing=WIRED,
         )
         return

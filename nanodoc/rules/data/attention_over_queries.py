@@ -1,11 +1,10 @@
 """## What it checks
-Attention written by hand: a softmax over the second last dimension whose result is multiplied with
-the values from the left, so that the sum runs over the last one. What is transposed or divided in
-between, as in slot attention, is not judged.
+Hand-written attention: a softmax over the second-to-last dimension whose result is multiplied by
+the values from the left, so that the sum runs over the last one. If the result is transposed or
+divided in between, as in slot attention, it is not checked.
 
 ## Why it matters
-The weights of each query do not sum to one. Each query takes more or less of everything, and those
-of one query depend on what the others ask.
+The weights of each query do not sum to one, and those of one query depend on the other queries.
 
 ## Example
     weights = (q @ k.transpose(-2, -1) / math.sqrt(d)).softmax(dim=-2)
@@ -37,7 +36,7 @@ _AS_THEY_ARE = (*DROPOUTS, "to", "type_as", "float", "half", "contiguous", "clon
     "ND133",
     "attention-over-queries",
     "critical",
-    "attention whose softmax goes over the queries",
+    "attention with a softmax over the queries",
     needs=("inspection",),
     preflight="loss",
 )
@@ -50,10 +49,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(made.site) or ("queries", made.index),
-            title="the softmax of the attention goes over the queries",
+            title="the softmax of the attention runs over the queries",
             explanation=f"The weights of shape {made.shape} sum to one over dimension "
-            f"{made.options['dim']}, the {queries} queries, and are then multiplied with the "
-            f"values of the {keys} keys: what each query takes does not sum to one.",
+            f"{made.options['dim']}, the {queries} queries, and are then multiplied by the "
+            f"values of the {keys} keys: the weights of each query do not sum to one.",
             culprit=at_call(made, evidence),
             step=0,
             weight=confidence(0.85, 0.4 if queries != keys else 0.0),

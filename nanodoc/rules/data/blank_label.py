@@ -1,9 +1,9 @@
 """## What it checks
-Labels of a CTC loss, as far as their lengths reach, that are the loss's blank.
+Labels of a CTC loss, within their lengths, that are the loss's blank.
 
 ## Why it matters
-The blank says that no label follows. A label with its number cannot be told from it: that symbol is
-never learnt, and the loss of such a target means nothing.
+The blank means "no label here". A label with the same number cannot be distinguished from it: that
+symbol is never learned, and the loss of such a target is meaningless.
 
 ## Example
     index = {letter: i for i, letter in enumerate(alphabet)}   # "a" is 0, and so is the blank
@@ -12,8 +12,8 @@ never learnt, and the loss of such a target means nothing.
 ## Fix
     index = {letter: i for i, letter in enumerate(alphabet, start=1)}
 
-Or give the loss a number for its blank that no label has: nn.CTCLoss(blank=len(alphabet)). Lengths
-that count padding do the same: they are to count labels only.
+Or give the blank a number that no label has: nn.CTCLoss(blank=len(alphabet)). Lengths that include
+padding have the same effect: they must count only labels.
 
 ## See also
 ND212 impossible-ctc-alignment; torch.nn.functional.ctc_loss ("targets cannot be blank")
@@ -56,9 +56,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             else Culprit(kind="data", location=made)
         )
         why = (
-            "They stand behind the other labels of their samples: the lengths count padding."
+            "They come after the other labels of their samples: the lengths include padding."
             if padding
-            else "A symbol has the number of the blank, and cannot be told from it."
+            else "A symbol has the number of the blank and cannot be distinguished from it."
         )
         yield learning_claim(
             rule,
@@ -73,9 +73,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("labels", f"{labels:.0f}"),
                 ("compared at", call.site.place if call.site is not None else None),
             ],
-            fix="count labels only in target_lengths"
+            fix="count only labels in target_lengths"
             if padding
-            else "number the symbols from 1, or choose a blank that is no symbol's number",
+            else "number the symbols from 1, or choose a blank that no symbol uses",
             standing=WIRED,
         )
         return

@@ -1,12 +1,12 @@
 """## What it checks
 A regression loss, or a difference or product on the way to the loss, whose two sides have shapes
-such as (N, 1) and (N,): they broadcast to (N, N). So do two parts of a prediction or of a target,
-where the (N, N) that they give is compared with N of the other. Seen in the calls of one step, run
-once more when the run is over.
+such as (N, 1) and (N,): they broadcast to (N, N). Also two parts of a prediction or of a target, if
+their (N, N) result is compared with N values of the other. The calls of one step are recorded when
+it is run once more at the end of the run.
 
 ## Why it matters
 Every prediction is compared with every target. The loss falls to the variance of the targets and
-stays there; torch gives a warning at most.
+stays there; at most, torch gives a warning.
 
 ## Example
     prediction = model(x)                 # (64, 1)
@@ -16,7 +16,7 @@ stays there; torch gives a warning at most.
     loss = F.mse_loss(prediction.squeeze(-1), y)
 
 ## Options
-A difference written as `a[:, None] - b` in one line is taken for what it says: all pairs.
+A difference written as `a[:, None] - b` in one line is taken as intended: all pairs.
 
 ## See also
 ND612 double-softmax
@@ -47,7 +47,7 @@ _PARTS = ("add", "radd", "sub", "mul")
     "ND111",
     "broadcast-loss",
     "critical",
-    "prediction and target of different shape broadcast against each other",
+    "prediction and target of different shapes broadcast against each other",
     needs=("inspection",),
     preflight="loss",
     trials=("samples",),
@@ -238,9 +238,8 @@ def _broadcast(rule: Rule, evidence: Evidence, call: CallFacts, *, parts: bool =
             ),
             title=title,
             explanation=f"The two broadcast against each other to {rows}×{rows} pairs instead of "
-            f"{rows}: "
-            "the loss is lowest where every prediction is the mean of all targets, so the "
-            "model learns that mean and nothing else.",
+            f"{rows}: the loss is lowest if every prediction is the mean of all targets, so "
+            "the model learns only that mean.",
             culprit=at_call(call, evidence),
             phase="forward",
             step=0,

@@ -1,11 +1,12 @@
 """## What it checks
-Some samples of the data set are drawn again when the run is over, in a process of their own and
-always with the same random numbers: the draw writes into an array that the data set keeps, half as
-many values as the sample has and more, the next draw of the same sample differs by more than a
-hundredth of its size, and with the array's old content put back the sample is the old one again.
+At the end of the run, some samples of the data set are drawn again, in a separate process and
+always with the same random numbers. Reported if drawing writes into an array that the data set
+keeps (at least half as many values as the sample has), the next draw of the same sample differs by
+more than a hundredth of its size, and with the array's old content restored the sample is the same
+as before.
 
 ## Why it matters
-A sample is scaled, shifted or turned once more in every epoch. The first epoch looks right.
+A sample is scaled, shifted or rotated again in every epoch. The first epoch looks right.
 
 ## Example
     def __getitem__(self, index):
@@ -33,7 +34,7 @@ from nanodoc.rules.data.batch_claims import item_claim
     "ND119",
     "changing-items",
     "critical",
-    "a sample is another one each time it is drawn: its data set writes over it",
+    "a sample changes each time it is drawn: its data set overwrites it",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.changing if evidence.items is not None else None
@@ -42,11 +43,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranges = [f"{low:.4g} … {high:.4g}" for low, high in item.ranges]
     holder = item.holder.removeprefix(".")
     seen = (
-        "What a draw takes out of it is missing in all that follow: the training has left nothing "
-        "to take out of these samples, so this was seen with random numbers in their place."
+        "Each draw removes something that is missing in all later draws. Training has left "
+        "nothing to remove in these samples, so this was checked with random numbers in their "
+        "place."
         if item.filled
         else f"Sample {item.index} has values of {', then '.join(ranges)} in successive draws "
-        "with the same random numbers. With the old content put back, it is the first one again."
+        "with the same random numbers. With the old content restored, it has its first "
+        "values again."
     )
     yield item_claim(
         rule,
@@ -54,7 +57,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         item.index,
         item.part,
         item.line,
-        title=f"drawing a sample writes into `{holder}`: the next draw of it is another sample",
+        title=f"drawing a sample writes into `{holder}`: its next draw is different",
         explanation=seen,
         # the line was seen, and each of the draws speaks for itself
         weight=confidence(0.8, 0.6 if item.line is not None else 0.2),
@@ -62,5 +65,5 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("written", holder),
             *((f"draw {number}", told) for number, told in enumerate(ranges, 1)),
         ],
-        fix="work on a copy: no in-place operation on what the data set keeps",
+        fix="work on a copy: no in-place operations on arrays that the data set keeps",
     )

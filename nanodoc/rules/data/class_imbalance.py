@@ -1,9 +1,9 @@
 """## What it checks
-How often the classes occur among a batch's targets: more than 10 : 1, with at least five of the
-rarest.
+How often the classes occur among a batch's targets: a ratio of more than 10 : 1, with at least five
+targets of the rarest class.
 
 ## Why it matters
-Always answering the frequent class is a good first answer; accuracy will not show it.
+Always predicting the frequent class already gives a good accuracy, which hides the problem.
 
 ## Fix
 Class weights or sampling by class.
@@ -51,6 +51,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 f"are of class {call.notes['top_class']:.0f}.",
                 weight=confidence(0.4, 0.4 if least >= 4 * _FEWEST else 0.1),
                 notes=[("most frequent : least frequent", round(top / least, 1))],
-                fix="class weights, sampling by class, or a metric that is not accuracy",
+                fix="use class weights, sampling by class, or a metric other than accuracy",
             )
             return

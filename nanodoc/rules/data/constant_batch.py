@@ -1,9 +1,9 @@
 """## What it checks
-Successive batches of a loader that are equal to the last bit although each was made anew; and an
-input that is one and the same value everywhere, in every batch.
+Successive batches of a loader that are bitwise equal although each was created separately; and an
+input that has the same value everywhere, in every batch.
 
 ## Why it matters
-The model learns one batch by heart.
+The model memorises one batch.
 
 ## Example
     batch = next(iter(loader))      # in every step
@@ -12,7 +12,7 @@ The model learns one batch by heart.
     for batch in loader: ...
 
 ## Options
-Data given as a list with a single batch, or one batch per pass, is taken for intended.
+Data given as a list with a single batch, or one batch per pass, is taken as intended.
 
 ## See also
 ND109 class-imbalance
@@ -80,12 +80,12 @@ def _same_batch(rule: Rule, evidence: Evidence, data: DataFacts) -> Claim:
         None,
         severity="critical",
         title=f"all of the last {data.batches} batches are the same",
-        explanation="They were made anew and are equal to the last bit: the loop draws the "
-        "same batch again and again.",
+        explanation="They were created separately and are bitwise equal: the loop draws the same "
+        "batch again and again.",
         weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2),
         notes=[("identical batches", data.batches)],
-        fix="iterate over the loader; `next(iter(loader))` begins anew each time, and a seed "
-        "set in every step draws the same samples",
+        fix="iterate over the loader; `next(iter(loader))` starts over each time, and a seed set "
+        "in every step draws the same samples",
     )
 
 
@@ -101,16 +101,15 @@ def _same_samples(
         leaf.path,
         severity="critical",
         title=f"{leaf.path} is {alike}, in every batch",
-        explanation=f"{taker.module or 'The model'} is given {list(leaf.shape)} "
-        f"values, and no sample differs from another over {data.batches} batches: there "
-        "is nothing to tell them apart by.",
+        explanation=f"{taker.module or 'The model'} gets {list(leaf.shape)} values, and over "
+        f"{data.batches} batches no two samples differ: nothing distinguishes them.",
         weight=confidence(0.8, 0.5 if data.batches > 5 else 0.2, 0.3 if leaf.constant else 0.0),
         notes=[
             ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
             ("batches", data.batches),
         ],
-        fix="look at how the samples are stored: one tensor that is written to in place "
-        "and stored again and again stays one tensor (clone it)",
+        fix="check how the samples are stored: one tensor that is written to in place and stored "
+        "repeatedly is still one tensor (clone it)",
     )
 
 

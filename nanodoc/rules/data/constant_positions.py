@@ -1,14 +1,14 @@
 """## What it checks
-Two embeddings whose ids have the same shape (sequences, positions) and whose outputs are added, as
-tokens and positions are. The ids of one of them are one and the same number in all batches that
-were looked at, and its table has a row for each position of a sequence and more. Nothing else is
-added to them: neither other ids that differ, nor a parameter or a buffer, which may be the
-positions, nor what a single number of a sequence was expanded to, as its language. Recurrent layers
-and convolutions know the order without them.
+Two embeddings whose ids have the same shape (sequences, positions) and whose outputs are added,
+like those of tokens and positions. The ids of one of them are the same number in all examined
+batches, although its table has at least one row per position. Not reported if something else is
+added that may hold the positions: ids that differ, a parameter, a buffer, or a single number per
+sequence that was expanded, such as its language. Models with recurrent layers or convolutions are
+not reported either: these know the order.
 
 ## Why it matters
-All positions have the same embedding. A transformer then reads a bag of words: it cannot tell their
-order.
+All positions have the same embedding. A transformer then sees a bag of words: it does not know
+their order.
 
 ## Example
     positions = torch.zeros_like(ids)
@@ -64,9 +64,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(call.site) or ("positions",),
             title=f"all {math.prod(ids.shape)} ids that {call.module or 'an embedding'} looks up "
             f"are {int(call.notes['id_min'])}",
-            explanation=f"Its table has {rows} rows, and what it gives is added to the embedding "
-            f"of {beside.module or 'other ids'} at the same {ids.shape[-1]} positions: no "
-            "position can be told from another.",
+            explanation=f"Its table has {rows} rows, and its output is added to the embedding of "
+            f"{beside.module or 'other ids'} at the same {ids.shape[-1]} positions: the "
+            "positions cannot be distinguished.",
             culprit=at_call(made if made is not None and made.site is not None else call, evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.3 if len(ids.shape) > 1 else 0.0),

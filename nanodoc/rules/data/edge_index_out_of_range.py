@@ -1,19 +1,19 @@
 """## What it checks
-Data sets of graphs whose samples have an `edge_index` of shape (2, edges) and node features `x`, as
-those of torch_geometric: whether each edge joins two nodes of its own graph. As many graphs are
-looked at as there is time for.
+Graph data sets whose samples have an `edge_index` of shape (2, edges) and node features `x`, as in
+torch_geometric: nanodoc checks whether each edge joins two nodes of its graph, in as many graphs as
+there is time for.
 
 ## Why it matters
-In a batch the graphs are put one behind the other. An edge to a node that its graph does not have
-leads into the next graph of the batch, which changes what both of them are computed from. Only in
-the last graph of a batch it is an index error.
+In a batch, the graphs are concatenated. An edge to a node that its graph does not have leads into
+the next graph of the batch and changes the result for both. Only in the last graph of a batch is it
+an index error.
 
 ## Example
-    edges = torch.tensor([[0, 1], [1, 3]])      # of a graph with three nodes: 0, 1 and 2
+    edges = torch.tensor([[0, 1], [1, 3]])      # a graph with three nodes: 0, 1 and 2
     Data(x=torch.randn(3, 8), edge_index=edges)
 
 ## Fix
-    Data(x=x, edge_index=edges).validate()      # torch_geometric tells of it, too
+    Data(x=x, edge_index=edges).validate()      # torch_geometric reports it too
 
 ## See also
 ND102 index-out-of-range, ND510 cross-sample-leak
@@ -49,8 +49,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"an edge of graph {graph.index} leads out of it: {source} to {target}, of "
         f"{graph.nodes} nodes",
         explanation=f"{graph.stray} of the {graph.edges} edges of sample {graph.index} join nodes "
-        "that it does not have. In a batch they lead into another graph.",
+        "that it does not have. In a batch, they lead into the next graph.",
         weight=confidence(0.85, 0.5 if graph.line is not None else 0.0),
         notes=[("nodes", graph.nodes), ("edge", f"{source} to {target}")],
-        fix="number the nodes of each graph from 0 up to the number of its nodes less 1",
+        fix="number the nodes of each graph from 0 to the number of its nodes minus 1",
     )

@@ -3,7 +3,7 @@ A mean, std, var or a mean-reduced loss whose input has no element in this step.
 
 ## Why it matters
 A selection that is nearly always non-empty (positives, hard negatives, unmasked tokens) is empty
-once in a long run, and that one step makes the loss NaN.
+once in a long run, and that single step makes the loss NaN.
 
 ## Example
     loss = per_item[mask].mean()        # mask has no True in this batch

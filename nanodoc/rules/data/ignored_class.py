@@ -1,11 +1,10 @@
 """## What it checks
-A cross entropy of one label for each sample whose `ignore_index` is one of the classes, where some
-labels have that number. Labels of positions, of which padding has a number of its own, are left
-alone.
+A cross entropy with one label per sample whose `ignore_index` is one of the classes, if some labels
+have that number. Labels per position, where padding needs a number, are not checked.
 
 ## Why it matters
-The class is never learnt: its samples are left out of the loss, and the others are never told from
-it.
+The class is never learned: its samples are left out of the loss, and the others are never
+distinguished from it.
 
 ## Example
     nn.CrossEntropyLoss(ignore_index=0)       # class 0 is "cat"
@@ -66,7 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             # as many as a class has by chance, and more
             weight=confidence(0.6, min(ignored / targets * classes, 1.0) * 0.7),
             notes=[("ignored", ignored), ("labels", targets)],
-            fix="leave ignore_index at −100, or give what is to be ignored a number of its own",
+            fix="leave ignore_index at −100, or give ignored labels a separate number",
             standing=WIRED,
         )
         return

@@ -1,11 +1,11 @@
 """## What it checks
-The indices given to embedding, embedding_bag, one_hot, gather and index_select, before the lookup:
-on the first step while it runs, and on the step that raised. Reported with the value, its position,
-its samples, and the table's size.
+The indices passed to embedding, embedding_bag, one_hot, gather and index_select, before the lookup:
+on the first step while it runs, and on the step that raised. The finding gives the value, its
+position, its samples, and the table's size.
 
 ## Why it matters
 On the CPU it is an IndexError without a value. On a GPU it is a device-side assert, or
-CUBLAS_STATUS_ALLOC_FAILED, at a later line, and the process cannot go on.
+CUBLAS_STATUS_ALLOC_FAILED, at a later line, and the process cannot continue.
 
 ## Example
     tokenizer.add_special_tokens({"additional_special_tokens": ["<e1>"]})
@@ -15,7 +15,7 @@ CUBLAS_STATUS_ALLOC_FAILED, at a later line, and the process cannot go on.
     model.resize_token_embeddings(len(tokenizer))
 
 ## Options
-`--no-preflight` leaves out the check of the first step.
+`--no-preflight` disables the check of the first step.
 
 ## See also
 ND103 label-out-of-range
@@ -68,15 +68,15 @@ def _index_fix(found: RangeFacts) -> str:
         )
     if found.function.startswith("embedding") and found.minimum >= 0:
         return (
-            f"num_embeddings of at least {found.maximum + 1}; after tokens were added to a "
+            f"use num_embeddings of at least {found.maximum + 1}; after tokens were added to a "
             "tokenizer: model.resize_token_embeddings(len(tokenizer))"
         )
     if found.minimum == found.maximum != found.size:
         return (
-            f"where {found.value} stands for none, look up something else there and leave it out "
-            "afterwards (a mask)"
+            f"if {found.value} means no value, look up a valid index there and mask the result "
+            "afterwards"
         )
     negative = found.minimum < 0 and found.function != "getitem"
-    return "look at how the indices are made" + (
-        "; negative ones are no places counted from the end here" if negative else ""
+    return "check how the indices are made" + (
+        "; negative ones do not count from the end here" if negative else ""
     )

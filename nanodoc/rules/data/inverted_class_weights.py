@@ -1,11 +1,11 @@
 """## What it checks
-A cross entropy with class weights, or a binary one with a `pos_weight`, and the labels of some of
-the last batches: the most frequent class has a greater weight than the least frequent one. Maps of
-labels are not judged. A class of weight 0 is left out on purpose.
+A cross entropy with class weights, or a binary one with a `pos_weight`, that gives the most
+frequent class in some of the last batches a greater weight than the least frequent one. Label maps
+are not checked. A class of weight 0 is taken as left out on purpose.
 
 ## Why it matters
-Weights are to make up for rare classes. These make them rarer: the model does best by never saying
-them, and the loss looks better than it should.
+Weights should compensate for rare classes. These make them rarer still: the model does best by
+never predicting them, and the loss looks better than it should.
 
 ## Example
     counts = torch.bincount(labels).float()
@@ -65,11 +65,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(made or call.site) or ("class", "weights"),
-            title=f"the class that is {often:.3g} times as frequent weighs {heavier:.3g} times as "
-            "much",
-            explanation=f"In the last batches class {most} has {often:.3g} labels for one of class "
-            f"{least}, and in the loss a label of class {most} counts {heavier:.3g} times as much: "
-            "the weights make the rare class rarer.",
+            title=f"the class that is {often:.3g} times as frequent is weighted {heavier:.3g} "
+            "times as much",
+            explanation=f"In the last batches class {most} has {often:.3g} labels for each label "
+            f"of class {least}, and in the loss a label of class {most} counts {heavier:.3g} "
+            "times as much: the weights make the rare class rarer still.",
             culprit=replace(culprit, location=made or culprit.location),
             step=len(evidence.losses) - 1,
             weight=confidence(0.75, 0.4 if heavier >= _CLEARLY else 0.0),
@@ -77,7 +77,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 (f"weight of class {most}", f"{weights[most]:.3g}"),
                 (f"weight of class {least}", f"{weights[least]:.3g}"),
             ],
-            fix="weights of 1 / (how often the class occurs)",
+            fix="use weights of 1 / (class frequency)",
             standing=WIRED,
         )
         return

@@ -1,11 +1,11 @@
 """## What it checks
-Regressions whose target is a reward plus what a network says of the next state, as those of
-Q-learning and of critics: a factor of 0 and 1 in front of the second, which comes as it is from
-what the code calls done or terminal, and is 0 in most of the batch.
+Regressions whose target is a reward plus a network's value of the next state, as in Q-learning and
+for critics: that value is multiplied by a 0/1 factor which the code calls done or terminal, used
+unchanged, and which is 0 in most of the batch.
 
 ## Why it matters
-Where an episode goes on nothing is learnt of what follows, and where it ended the value of a state
-that is none is added. The loss falls: such targets are easy to learn.
+While an episode continues, nothing is learned about the future, and where it ended, the value of a
+state that does not exist is added. The loss falls: such targets are easy to learn.
 
 ## Example
     target = reward + gamma * q_next * done
@@ -41,7 +41,7 @@ _OTHERWISE = re.compile(r"(?i)not|non|mask|alive|cont|~|-")
     "ND137",
     "inverted-end-mask",
     "critical",
-    "values of the next state are used where episodes end, and nowhere else",
+    "values of the next state are used only where episodes end",
     needs=("inspection",),
     thresholds={"ones": Threshold(0.5, "share of the factors that are 1")},
 )
@@ -56,10 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("targets", "ends"),
-            title=f"{1 - ones:.0%} of the targets leave out what follows: the flag of an end is "
-            "the factor",
-            explanation="The target is a reward plus a network's value of the next state, times a "
-            f"flag that is 1 in {ones:.0%} of the batch. A flag of ends is to be 1 where that "
+            title=f"{1 - ones:.0%} of the targets ignore the next state: the done flag is the "
+            "factor",
+            explanation="The target is a reward plus a network's value of the next state, times "
+            f"a flag that is 1 in {ones:.0%} of the batch. A done flag should be 1 where that "
             "value is left out.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,

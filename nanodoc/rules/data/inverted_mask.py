@@ -1,12 +1,12 @@
 """## What it checks
-The mask of an attention call in the last step, where each position may see every later one, and
-neither itself nor an earlier one. And padded sequences whose predictions depend on the padding, and
-on no token but the first, the last and the predicted one's own.
+An attention mask in the last step that lets each position see every later one, but neither itself
+nor an earlier one. Also padded sequences whose predictions depend on the padding, but on no tokens
+except the first, the last and the predicted position itself.
 
 ## Why it matters
 It is a causal mask upside down: True means "may be seen" for scaled_dot_product_attention and
-"hidden" for MultiheadAttention, and a tril where a triu was meant does the same. The last position
-sees nothing at all, and what the model learns to predict from it is given later.
+"hidden" for MultiheadAttention, and a tril instead of a triu has the same effect. The last position
+sees nothing at all, and the model learns to predict from later tokens.
 
 ## Example
     mask = torch.full((n, n), float("-inf")).tril()
@@ -43,7 +43,7 @@ from nanodoc.rules.learning.claims import (
     "ND116",
     "inverted-mask",
     "critical",
-    "a mask upside down: what should be seen is hidden, and what should be hidden is seen",
+    "an inverted mask: visible positions are hidden, and hidden ones are visible",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -65,16 +65,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(made or call.site) or ("mask", call.index),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
-        title="the attention mask is upside down: each position sees only those after it",
-        explanation=f"Of the {positions} positions the first sees all others, and the last sees "
-        f"{itself}. A causal mask hides what comes after.",
+        title="the attention mask is inverted: each position sees only those after it",
+        explanation=f"Of the {positions} positions, the first sees all others, and the last sees "
+        f"{itself}. A causal mask hides the later positions.",
         culprit=replace(culprit, location=made) if made is not None else culprit,
         step=evidence.inspection.step if evidence.inspection is not None else None,
         weight=confidence(0.9, 0.3 if several else 0.0),
         notes=[("attention calls with it", len(found)), ("positions", positions)],
         fix="hide the later positions: torch.full((n, n), float('-inf')).triu(1), or "
-        "is_causal=True; a mask of bools means the opposite in scaled_dot_product_attention and "
-        "in MultiheadAttention",
+        "is_causal=True; a boolean mask means the opposite in scaled_dot_product_attention "
+        "and in MultiheadAttention",
     )
 
 
@@ -90,15 +90,17 @@ def _of_padding(
         rule,
         location_key(culprit.location) or ("mask", "padding"),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
-        title="the padding mask is upside down: "
-        + ("the padding is read, and the tokens are not" if read else "no token sees the others"),
+        title="the padding mask is inverted: "
+        + (
+            "the padding is visible, and the tokens are not" if read else "no token sees the others"
+        ),
         explanation=f"In all of {padding.rows} sequences that end in padding (id {padding.value}) "
-        f"the prediction depends on {'the padding, and on ' if read else ''}no token but the "
-        "first, the last and its own.",
+        f"the prediction depends on {'the padding, but on ' if read else ''}no tokens except "
+        "the first, the last and its own.",
         culprit=culprit,
         step=inspection.step if inspection is not None else None,
         weight=confidence(0.9, 0.3 if padding.rows > 1 else 0.0),
         notes=[("padding id", padding.value), ("share of padding", round(padding.share, 3))],
-        fix="mask = ids != padding where True means: may be seen (Hugging Face's attention_mask); "
-        "key_padding_mask of torch's own layers means the opposite",
+        fix="mask = ids != padding where True means visible (Hugging Face's attention_mask); "
+        "key_padding_mask of torch's layers means the opposite",
     )

@@ -1,12 +1,12 @@
 """## What it checks
-A `WeightedRandomSampler` whose weights are the same within each class, as up to 1 024 samples of
-the data set show, drawn when the run is over in a process of their own: the most frequent class of
-an imbalanced data set has the greater weight, so that what is drawn is half as imbalanced again and
-more. A class of weight 0 is left out on purpose. Or a sampler with as many weights as there are
-classes: the samples behind are never drawn.
+A `WeightedRandomSampler` with one weight per class that gives the most frequent class of an
+imbalanced data set the greater weight, so that the drawn samples are at least half as imbalanced
+again. Up to 1 024 samples are drawn for this at the end of the run, in a separate process. A class
+of weight 0 is taken as left out on purpose. Also a sampler with only as many weights as there are
+classes: all later samples are never drawn.
 
 ## Why it matters
-The rare class, for which the sampler was made, is hardly ever drawn.
+The rare class, which the sampler should favour, is hardly ever drawn.
 
 ## Example
     weights = counts / counts.sum()
@@ -49,17 +49,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(found.line) or ("data", rule.name),
-        title=f"the sampler makes classes that are {there} into {drawn}",
-        explanation=f"For one sample of class {found.least} the data set has {found.there:.3g} of "
-        f"class {found.most}, and the sampler draws {found.drawn:.3g}: its weights are greater for "
-        "the class that is frequent already.",
+        title=f"the sampler turns a class ratio of {there} into {drawn}",
+        explanation=f"For each sample of class {found.least} the data set has {found.there:.3g} "
+        f"of class {found.most}, but the sampler draws {found.drawn:.3g}: its weights are "
+        "greater for the class that is already frequent.",
         culprit=Culprit(kind="data", location=found.line or evidence.data_site),
         phase="data",
         step=0,
         # the further from even, the less is it a wish
         weight=confidence(0.7, 1 - found.there / found.drawn),
         notes=[("in the data set", there), ("drawn", drawn)],
-        fix="weights of 1 / (how often the class occurs)",
+        fix="use weights of 1 / (class frequency)",
         standing=WIRED,
     )
 
@@ -71,13 +71,13 @@ def _too_few(rule: Rule, evidence: Evidence, found: SkewedSampling) -> Claim:
         location_key(found.line) or ("data", rule.name),
         severity="critical",
         title=f"the sampler has {found.weights} weights for {found.samples} samples",
-        explanation="They are as many as there are classes, and are taken as those of the first "
-        f"samples: the {found.samples - found.weights} samples behind are never drawn.",
+        explanation="There are as many weights as classes, and they apply to the first samples: "
+        f"the other {found.samples - found.weights} samples are never drawn.",
         culprit=Culprit(kind="data", location=found.line or evidence.data_site),
         phase="data",
         step=0,
         weight=confidence(0.7, 1 - share),
         notes=[("weights", found.weights), ("samples", found.samples)],
-        fix="one weight for each sample: weights_of_classes[labels]",
+        fix="use one weight per sample: weights_of_classes[labels]",
         standing=WIRED,
     )

@@ -1,20 +1,20 @@
 """## What it checks
-The integer targets of cross_entropy and nll_loss against the number of classes, before the call;
-`ignore_index` counts as no label.
+The integer targets of cross_entropy and nll_loss, compared with the number of classes before the
+call; `ignore_index` is not a label.
 
 ## Why it matters
-On the CPU the message names one value and no position; on a GPU the process is lost to a
-device-side assert.
+On the CPU the message gives one value and no position; on a GPU a device-side assert kills the
+process.
 
 ## Example
-    labels = torch.tensor([1, 2, 3])     # counted from 1
+    labels = torch.tensor([1, 2, 3])     # numbered from 1
     loss = F.cross_entropy(logits, labels)   # logits of 3 classes
 
 ## Fix
     loss = F.cross_entropy(logits, labels - 1)
 
 ## Options
-`--no-preflight` leaves out the check of the first step.
+`--no-preflight` disables the check of the first step.
 
 ## See also
 ND102 index-out-of-range, ND105 all-targets-ignored
@@ -26,9 +26,12 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count
 from nanodoc.rules.data.range_claims import range_claim
+
+_IGNORED = 255  # in masks
 
 
 @rule(
@@ -50,13 +53,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"label {found.value} at {list(found.position)}, but the model has {found.size} "
             f"classes (0…{found.size - 1})",
             explanation=f"{count(found.count, 'label')} of {list(found.shape)} "
-            f"{'is' if found.count == 1 else 'are'} out of range, from {found.minimum} to "
-            f"{found.maximum}."
-            + (" Labels that are counted from 1 end one too high." if one_based else ""),
-            fix="labels counted from 0 (y - 1)"
+            f"{'is' if found.count == 1 else 'are'} out of range"
+            + (f", from {found.minimum} to {found.maximum}." if found.count > 1 else ".")
+            + (" Labels numbered from 1 end one too high." if one_based else ""),
+            cause="" if one_based else _cause(found),
+            fix="number the labels from 0 (y - 1)"
             if one_based
-            else "ignore_index for labels that stand for none"
+            else "use ignore_index for labels that mean no class"
             if found.maximum < 0
-            else f"an output of at least {found.maximum + 1} classes, or other labels for these "
-            "samples",
+            else f"use an output of at least {found.maximum + 1} classes, or other labels for "
+            "these samples",
         )
+
+
+def _cause(found: RangeFacts) -> str:
+    """The usual cause of such labels."""
+    if found.maximum < 0 or found.minimum == found.maximum == _IGNORED:
+        return "the value that stands for no label is not the loss's ignore_index"
+    if found.maximum == found.size:
+        return "labels start at 1, or the last layer has one output too few"
+    return "num_classes was left at a default, or the data has more classes than the model"

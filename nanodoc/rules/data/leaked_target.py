@@ -1,12 +1,11 @@
 """## What it checks
-Whether all numbers of a target are, in every sample of the batches that are still there (up to
-eight), numbers at fixed places of the model's input; an info where they are on another scale (a
-correlation of 1 up to rounding). Targets as large as half of the input and more, as those of an
-autoencoder, are left alone.
+Whether, in every sample of the stored batches (up to eight), all numbers of a target appear at
+fixed places of the model's input; an info if they have a different scale (a correlation of 1 up to
+rounding). Targets at least half as large as the input, as in an autoencoder, are not checked.
 
 ## Why it matters
-The model copies what it should predict. The loss is better than it can be, and where the target is
-not known the model is lost.
+The model copies what it should predict. The loss is unrealistically good, and the model fails when
+the target is not known.
 
 ## Example
     window, target = series[i : i + 24], series[i + 23]
@@ -57,11 +56,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             copy.path,
             title=f"the target {copy.path} is one of the inputs: {copy.inside}{first}{more}",
-            explanation=f"In all {copy.samples} samples looked at, sample n's target "
+            explanation=f"In all {copy.samples} examined samples, sample n's target "
             + (
                 f"is the number at {first} of the input."
                 if copy.equal
-                else f"goes up and down with the number at {first} of the input, exactly."
+                else f"is an exact linear function of the number at {first} of the input."
             )
             + " The model needs nothing else.",
             # a scaled column may be the task itself, in an exercise
@@ -69,7 +68,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             weight=_sure(copy),
             notes=[("samples", copy.samples), ("place in the input", first)],
             fix=f"leave it out of {copy.inside}: windows that end before the target, features "
-            "without the column that is asked for",
+            "without the target's column",
         )
         yield _at_labels(claim, evidence)
         return

@@ -1,9 +1,9 @@
 """## What it checks
-A recurrent cell (GRUCell, LSTMCell, RNNCell) that is called four times and more in a step, and
-whose results but the last one are used by nothing: not by the next call, and not by the loss.
+A recurrent cell (GRUCell, LSTMCell, RNNCell) that is called at least four times in a step and whose
+results, except the last one, are not used: neither by the next call nor by the loss.
 
 ## Why it matters
-The state is not carried from place to place: the network reads the last place of the sequence only.
+The state is not carried along the sequence: the network sees only the last position.
 
 ## Example
     for t in range(x.size(1)):
@@ -40,7 +40,7 @@ _FRESH = ("zeros_like", "new_zeros", "ones_like", "randn_like")
     "ND158",
     "lost-state",
     "critical",
-    "a recurrent cell whose state is not carried on",
+    "a recurrent cell whose state is not carried along",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -63,13 +63,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(made[-1].site) or ("state", module),
             title=f"{module or name} is called {len(made)} times, and only the last result is used",
-            explanation="Neither the next call nor the loss is made of the others: what the cell "
-            "knew of the places before the last one is lost.",
+            explanation="Neither the next call nor the loss uses the others: what the cell "
+            "computed before the last position is lost.",
             culprit=at_call(made[-1], evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.5 if len(made) > 2 * _FEWEST else 0.2),
             notes=[("calls", len(made)), ("used", len(used))],
-            fix="make the first state before the loop, and give each call the state of the last",
+            fix="create the initial state before the loop, and pass each call the state of the "
+            "previous one",
             standing=WIRED,
         )
         return

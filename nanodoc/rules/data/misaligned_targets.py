@@ -3,8 +3,8 @@ A classification loss whose outputs and targets were both flattened from two dim
 shapes: one from (N, T), the other from (T, N). Dimensions of equal sizes can't be told apart.
 
 ## Why it matters
-Each output meets the target of another place. The loss falls to what the frequencies of the classes
-give, and no further.
+Each output is compared with the target of a different position. The loss falls to what the class
+frequencies allow, and no further.
 
 ## Example
     F.cross_entropy(out.flatten(0, 1), target.t().flatten())      # out is (N, T, C)
@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
     "ND125",
     "misaligned-targets",
     "critical",
-    "outputs and targets that are flattened in different orders",
+    "outputs and targets flattened in different orders",
     needs=("inspection",),
     preflight="loss",
 )
@@ -52,7 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(call.site) or ("misaligned", call.index),
             title=f"outputs are flattened from {outputs} and targets from {targets}",
-            explanation="Row by row, each output meets the target of another place.",
+            explanation="Row by row, each output is compared with the target of a different "
+            "position.",
             culprit=at_call(call, evidence),
             step=0,
             # long dimensions are the same in another order by chance less often

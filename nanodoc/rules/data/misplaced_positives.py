@@ -1,12 +1,13 @@
 """## What it checks
-A cross entropy over the similarities of all samples of a batch with each other, whose targets pair
-them, or any loss that compares labels with each other of which each stands for two samples. With
-the weights of the last step or of the first, are the pairs no nearer than strangers, and the
-samples of another usual order (half a batch apart, or side by side) far nearer than chance?
+A cross entropy over the similarities between all samples of a batch, whose targets pair them, or
+any loss that compares labels with each other where each label belongs to two samples. Reported if,
+with the weights of the last or of the first step, the paired samples are no closer than random
+ones, while a different usual pairing (half a batch apart, or side by side) is far closer than
+chance.
 
 ## Why it matters
-The two views of a sample are alike for any network. Where the targets name others, the loss pulls
-strangers together and pushes the views apart.
+The two views of a sample look similar to any network. If the targets name other samples, the loss
+pulls unrelated samples together and pushes the views apart.
 
 ## Example
     z = torch.cat([model(first), model(second)])   # sample i is at i and at i + n
@@ -36,10 +37,10 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
     "ND141",
     "misplaced-positives",
     "critical",
-    "contrastive targets that pair samples with strangers",
+    "contrastive targets that pair unrelated samples",
     needs=("inspection",),
     thresholds={
-        "near": Threshold(6.0, "standard errors by which the other order's pairs are nearer"),
+        "near": Threshold(6.0, "standard errors by which the other order's pairs are closer"),
         "strangers": Threshold(3.0, "standard errors from chance of the targets' pairs"),
     },
 )
@@ -61,10 +62,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(at.site) or ("positives",),
-        title="the targets pair each sample with a stranger",
-        explanation=f"{pairs.wanted:.0%} of the others are farther from a "
-        f"sample than the one that its target names, as by chance. Of the order {order} it is "
-        f"{nearness:.0%}: these are the two views of a sample, it seems, and are pushed apart.",
+        title="the targets pair each sample with an unrelated one",
+        explanation=f"{pairs.wanted:.0%} of the other samples are farther from a sample than the "
+        f"one that its target names, as by chance. For the order {order} it is "
+        f"{nearness:.0%}: these seem to be the two views of a sample, and they are pushed "
+        "apart.",
         culprit=at_call(at, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, nearness - 0.5),
@@ -72,6 +74,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("samples", str(pairs.samples)),
             ("compared at", call.site.place if call.site is not None else None),
         ],
-        fix=f"targets that pair {order}",
+        fix=f"use targets that pair {order}",
         standing=WIRED,
     )

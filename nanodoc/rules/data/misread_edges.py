@@ -1,7 +1,7 @@
 """## What it checks
-Edges (2, E) of a graph that a step reads: taken two by two, row by row, they hold the reverse of
-every edge, as the list of an undirected graph does; as they are, they do not. Then a list of pairs
-(E, 2) was reshaped, where it was to be transposed.
+Edges (2, E) of a graph that a step reads: taken two by two, row by row, they contain the reverse of
+every edge, as in an undirected graph; as columns, they do not. This means that a list of pairs (E,
+2) was reshaped instead of transposed.
 
 ## Why it matters
 The numbers stay valid nodes, so nothing raises. The model sees a graph of random edges.
@@ -34,7 +34,7 @@ _MANY = 128  # edges
     "ND143",
     "misread-edges",
     "critical",
-    "pairs of nodes that were reshaped to two rows, and not transposed",
+    "pairs of nodes that were reshaped to two rows, not transposed",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -54,11 +54,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"the {edges:.0f} edges were read row by row from a list of pairs"
         if edges is not None
         else "the edges of a graph, a list of pairs, are reshaped to two rows",
-        explanation="Taken two by two their numbers hold the reverse of every edge; as (2, E), one "
-        "below the other, they do not: the two of a pair stand side by side in one row."
+        explanation="Taken two by two, their numbers contain the reverse of every edge; as "
+        "columns of (2, E), they do not: the two nodes of a pair are next to each other in "
+        "one row."
         if edges is not None
-        else "A reshape keeps the order of the numbers: the two nodes of a pair come to stand side "
-        "by side in one row, and one below the other come nodes of different edges.",
+        else "A reshape keeps the order of the numbers: the two nodes of a pair end up next to "
+        "each other in one row, and each column holds nodes of different edges.",
         culprit=culprit,
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.6 if edges is not None and edges >= _MANY else 0.2),

@@ -1,13 +1,13 @@
 """## What it checks
-Calls of view and reshape on the way to the loss, by their shapes: the sizes come out in another
-order, so that no dimension was moved and all values are mixed. (N, T, F) as (N, F, T); (N, H, W, C)
-as (N, C, H, W); (N, C, H, W) as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and the
-way back of what attention gave; scores (N, C, H, W) as (N·H·W, C) for a loss; the last states
+Calls of view and reshape on the way to the loss whose shapes have the same sizes in a different
+order: no dimension is moved, so all values are mixed. Examples: (N, T, F) as (N, F, T); (N, H, W,
+C) as (N, C, H, W); (N, C, H, W) as (N, H·W, C) and back; (N, T, E) as (N, heads, T, E/heads), and
+the reverse for attention's output; scores (N, C, H, W) as (N·H·W, C) for a loss; the last states
 (layers, N, H) of a recurrent layer as (N, layers·H). Also a sample of the data set, drawn again
-line by line: a picture (H, W, C) as (C, H, W).
+line by line: an image (H, W, C) as (C, H, W).
 
 ## Why it matters
-The shapes fit, nothing fails, and the model reads noise.
+The shapes fit, nothing fails, and the model sees noise.
 
 ## Example
     x = x.view(n, channels, time)       # x is (n, time, channels)
@@ -16,8 +16,8 @@ The shapes fit, nothing fails, and the model reads noise.
     x = x.transpose(1, 2)
 
 ## Options
-Dimensions of equal sizes can't be told apart. Where three sizes only change places, and one is a
-multiple of another, sizes that are computed in the call (`t // 2, f * 2`) say what is meant.
+Dimensions of equal sizes can't be told apart. If three sizes are only reordered and one is a
+multiple of a second, sizes that are computed in the call (`t // 2, f * 2`) are taken as intended.
 
 ## See also
 ND125 misaligned-targets, ND513 cross-sample-leak
@@ -50,7 +50,7 @@ Shape = tuple[int, ...]
     "ND121",
     "mixed-dimensions",
     "critical",
-    "view or reshape where a dimension was to be moved: all values are mixed",
+    "view or reshape instead of moving a dimension: all values are mixed",
     needs=("inspection",),
     preflight="loss",
 )
@@ -73,9 +73,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     rule,
                     evidence,
                     call,
-                    title=f"{call.name} makes {given} into {call.shape} without moving a dimension",
-                    explanation="It reads the values in the order in which they lie in memory, so "
-                    f"that each row of the result mixes several of the input. {order[0]}.",
+                    title=f"{call.name} turns {given} into {call.shape} without moving a dimension",
+                    explanation="It reads the values in memory order, so each row of the result "
+                    f"mixes several rows of the input. {order[0]}." + _leaks(evidence, call),
                     fix=order[1],
                 )
                 return
@@ -99,6 +99,15 @@ def _claim(
     )
 
 
+def _leaks(evidence: Evidence, call: CallFacts) -> str:
+    """What it does to a model of the next token, where that was measured."""
+    sequence = evidence.inspection.sequence if evidence.inspection is not None else None
+    mixing = sequence.mixing if sequence is not None else None
+    if mixing is None or mixing.at != call.site:
+        return ""
+    return " So the model reads the token that it is to predict, whatever its attention masks."
+
+
 def _of_item(rule: Rule, evidence: Evidence, item: MixedItem) -> Claim:
     return item_claim(
         rule,
@@ -106,9 +115,9 @@ def _of_item(rule: Rule, evidence: Evidence, item: MixedItem) -> Claim:
         item.index,
         item.part,
         item.line,
-        title=f"a picture {item.given} is made {item.made} without moving its channels",
-        explanation=f"The values of sample {item.index} lie in the same order before this line and "
-        "after it, so that each channel of the result mixes all of them.",
+        title=f"an image {item.given} becomes {item.made} without moving its channels",
+        explanation=f"The values of sample {item.index} are in the same order before and after "
+        "this line, so each channel of the result mixes all channels.",
         weight=confidence(0.8, 0.5),  # value by value
         notes=[("before", item.given), ("after", item.made)],
         fix="x.permute(2, 0, 1), or np.transpose(x, (2, 0, 1))",
@@ -122,21 +131,24 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
         return None
     if len(given) == len(made) == 4 and (channels := _pictures(given, made)) is not None:
         place = "first" if made[1] == channels else "last"
-        return f"The {channels} channels do not come {place} by that", "permute instead"
+        return f"This does not move the {channels} channels {place}", "use permute instead"
     if len(given) == len(made):
         if not _swapped(given, made) or _regroups(calls, call, given, made):
             return None
-        return "The two shapes have the same sizes in another order", "transpose or permute instead"
+        return (
+            "The two shapes have the same sizes in a different order",
+            "use transpose or permute instead",
+        )
     if len(made) == 2 and _scatters_classes(calls, call, given, made):
         return (
-            f"The scores of the {made[1]} classes of one place do not lie together",
+            f"The scores of the {made[1]} classes of one position are not adjacent",
             f"x.movedim(1, -1).reshape(-1, {made[1]}), or cross_entropy on x as it is",
         )
     origin = calls.origin(call.arguments[0])
     name = origin.name if isinstance(origin, CallFacts) else ""
     if len(given) == 3 and name in RECURRENT and made == (given[1], given[0] * given[2]):
         apart = 1 != given[0] != given[1]
-        told = "The states of one sample do not lie together", "h.transpose(0, 1).flatten(1)"
+        told = "The states of one sample are not adjacent", "h.transpose(0, 1).flatten(1)"
         return told if apart else None
     if given[0] != made[0] or given[-1] == made[-1]:  # the last dimension may be as it was
         return None
@@ -167,21 +179,21 @@ def _joined(given: Shape, made: Shape, *, attention: bool) -> tuple[str, str] | 
     n, first, second, third = given
     if made == (n, second * third, first) and first not in (1, second * third):
         return (
-            f"The {first} channels do not come last by that",
+            f"This does not move the {first} channels last",
             "x.flatten(2).transpose(1, 2), or permute before reshape",
         )
     if attention and made == (n, second, first * third) and 1 != first != second:
-        return f"The {first} heads are not joined by that", "x.transpose(1, 2).reshape(...)"
+        return f"This does not join the {first} heads", "x.transpose(1, 2).reshape(...)"
     return None
 
 
 def _split(given: Shape, made: Shape) -> tuple[str, str] | None:
     _, second, third = given
     if made[1] == third and made[2] * made[3] == second and third not in (1, second):
-        return f"The {third} channels do not come first by that", "x.transpose(1, 2) first"
+        return f"This does not move the {third} channels first", "x.transpose(1, 2) first"
     if made[2] == second and made[1] * made[3] == third and 1 != made[1] != second:
         return (
-            f"The {made[1]} heads are not split off by that",
+            f"This does not split off the {made[1]} heads",
             f"x.view(..., {second}, {made[1]}, {made[3]}).transpose(1, 2)",
         )
     return None

@@ -1,13 +1,12 @@
 """## What it checks
 Two parts of a batch with one row for each of its N samples: one is repeated sample by sample
 (`repeat_interleave`), the other as a whole (`repeat`, `tile`), both the same number of times, and
-the loss is made of both.
+the loss uses both.
 
-Silent where they are repeated N times: that gives all pairs.
+Not reported if they are repeated N times: that gives all pairs.
 
 ## Why it matters
-The rows that lie beside each other belong to different samples, all but a few. Nothing fails, since
-the lengths agree.
+Almost all corresponding rows belong to different samples. Nothing fails, since the lengths agree.
 
 ## Example
     users = users.repeat_interleave(negatives)
@@ -39,7 +38,7 @@ _AS_A_WHOLE = ("repeat", "tile")
     "ND151",
     "mixed-repeats",
     "critical",
-    "parts of a batch that are repeated in different orders",
+    "parts of a batch repeated in different orders",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -61,9 +60,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             yield learning_claim(
                 rule,
                 location_key(whole.site) or ("repeats", whole.index),
-                title=f"{one} is repeated as a whole, and {other} sample by sample",
-                explanation=f"Both have {rows} rows, and come {times} times. Row {rows} of the "
-                f"first is that of sample 0 again, and of the second that of sample "
+                title=f"{one} is repeated as a whole, but {other} sample by sample",
+                explanation=f"Both have {rows} rows and are repeated {times} times. Row {rows} of "
+                f"the first belongs to sample 0 again, but row {rows} of the second to sample "
                 f"{rows // times}.",
                 culprit=at_call(whole, evidence),
                 step=len(evidence.losses) - 1,

@@ -1,10 +1,10 @@
 """## What it checks
-When a step goes wrong, the values are followed back to where they entered. If they were already NaN
-or inf in the batch, the batch is to blame: the report gives the path in the batch, the samples and,
-where the loader's sampler can tell, their indices in the data set.
+When a step fails, the bad values are traced back to their origin. If they were already NaN or inf
+in the batch, the report gives the path in the batch, the samples and, if the loader's sampler
+provides them, their indices in the data set.
 
 ## Why it matters
-One bad record in a million poisons every weight in a single step, and nothing in the model is
+One bad record in a million poisons every weight in a single step, although nothing in the model is
 wrong.
 
 ## Example
@@ -60,9 +60,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     0.5 if leaf.samples else 0.0,
                 ),
                 title=f"{name} holds {what or 'non-finite values'}",
-                explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) comes in with "
-                f"{what} among {facts.numel} elements, and they reach the loss.{_who(leaf)}"
-                f"{_made(leaf)}",
+                explanation=f"{name} ({facts.dtype}, shape {list(facts.shape)}) contains {what} "
+                f"among {facts.numel} elements, and they reach the "
+                f"loss.{_who(leaf)}{_made(leaf)}",
                 culprit=_data_culprit(leaf),
                 phase="data" if leaf.kind == "batch" else "forward",
                 step=evidence.trip.step if evidence.trip else evidence.failure_step,
@@ -140,12 +140,12 @@ def _made(leaf: LeafRoot) -> str:
         return ""
     line = making.line.place
     if leaf.kind != "batch":
-        return f" They are there since {line}."
+        return f" They have been there since {line}."
     if making.stage == "sample":
         return (
-            f" They are made each time the sample is drawn: after {line}, {making.name} holds them."
+            f" They appear each time the sample is drawn: after {line}, {making.name} holds them."
         )
-    return f" They lie in the data since {line}, after which {making.name} holds them."
+    return f" They have been in the data since {line}, after which {making.name} holds them."
 
 
 def _data_culprit(leaf: LeafRoot) -> Culprit:

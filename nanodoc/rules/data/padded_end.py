@@ -1,11 +1,11 @@
 """## What it checks
-Sequences that end with padding of different lengths, and a recurrent layer that reads them whole:
-the gradient of the predictions with respect to the layer's output is zero but at the last position,
-behind the padding. Packed sequences end where their tokens do. Where the loss comes down all the
-same, the finding is an info: the layer has learnt to carry what it read over the padding.
+Sequences that end with padding of different lengths, and a recurrent layer that reads them
+completely: the gradient of the predictions with respect to the layer's output is zero except at the
+last position, after the padding. Packed sequences end with their tokens. If the loss still comes
+down, the finding is an info: the layer has learned to carry its state over the padding.
 
 ## Why it matters
-What the layer read of the tokens has to get past all paddings, and most of it gets lost.
+The information from the tokens has to survive all the padding, and most of it gets lost.
 
 ## Example
     output, _ = self.lstm(self.embedding(ids))
@@ -37,10 +37,10 @@ _SURE = 4  # sequences
     "ND130",
     "padded-end",
     "warning",
-    "a recurrent layer that is read behind the padding",
+    "a recurrent layer that is read after the padding",
     needs=("inspection",),
     thresholds={
-        "learnt": Threshold(0.9, "times the loss at the start: below it the padding is got over")
+        "learnt": Threshold(0.9, "times the first loss: below it, the model copes with the padding")
     },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -58,10 +58,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(call.site) or ("padding", "end"),
         severity="info" if learnt else rule.severity,
-        title=f"the prediction is read behind {padding.behind} paddings",
-        explanation=f"The last position of {rows} of {rows} sequences that were looked at is "
-        f"padding ({padding.value}), {padding.behind} of them in a row in the median, and nothing "
-        "but the recurrent layer's output there goes into their predictions.",
+        title=f"the prediction is read after {padding.behind} padding tokens",
+        explanation=f"The last position of {rows} of {rows} examined sequences is padding "
+        f"({padding.value}), with a median of {padding.behind} in a row, and their "
+        "predictions use only the recurrent layer's output there.",
         culprit=at_call(call, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.3 if rows >= _SURE else 0.0),

@@ -1,8 +1,8 @@
 """## What it checks
-Token ids whose rows end (or begin) in runs of one token. Critical: that token is more than half of
-the targets that the loss counts. Warning: it is more than half of the ids and nothing masks it; or
-the loss, which ignores nothing, counts labels at positions that a mask in the batch calls padding,
-a tenth of all and more.
+Token ids whose rows end (or begin) in runs of one token. Critical: that token makes up more than
+half of the targets that the loss counts. Warning: it makes up more than half of the ids and nothing
+masks it; or the loss ignores no labels and at least a tenth of them are at positions that a mask in
+the batch marks as padding.
 
 ## Why it matters
 The loss falls because padding is easy to predict.
@@ -51,7 +51,7 @@ _PADDED = 0.1  # of the targets
     "ND110",
     "padding-dominated",
     "warning",
-    "most of what the model reads, or is asked for, is padding",
+    "most inputs or targets are padding",
     needs=(
         "inspection",
         "data",
@@ -110,12 +110,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"{leaf.top_share:.0%} of {leaf.path} is the token {leaf.top_value:.0f}, and "
             "nothing masks it",
             explanation=f"Rows end in runs of {leaf.top_value:.0f} of different lengths, as "
-            "padding does; "
-            "the model reads them like any other token.",
+            "padding does; the model treats them like any other token.",
             weight=confidence(0.5, 0.3 if leaf.top_share > 0.7 else 0.1),
             notes=[("share", round(leaf.top_share, 3)), ("token", leaf.top_value)],
-            fix="mask the padding, pack the sequences, and put sequences of like length into one "
-            "batch",
+            fix="mask the padding, pack the sequences, and batch sequences of similar length",
         )
         return
 
@@ -138,9 +136,9 @@ def _counted(
         severity="critical",
         specificity=Specificity.SPECIAL,
         title=f"{share:.0%} of the targets are padding, and the loss counts them",
-        explanation=f"The token {leaf.top_value:.0f} fills the ends of the rows of {leaf.path} and "
-        f"{share:.0%} of what {loss.name} compares with: predicting padding is "
-        "most of what the model is paid for.",
+        explanation=f"The token {leaf.top_value:.0f} fills the ends of the rows of {leaf.path} "
+        f"and {share:.0%} of the targets of {loss.name}: the model is rewarded mostly for "
+        "predicting padding.",
         weight=confidence(0.8, 0.4 if share > 0.7 else 0.1),
         notes=[
             ("share of the targets", round(share, 3)),
@@ -183,8 +181,8 @@ def _at_padding(
         specificity=Specificity.SPECIAL,
         title=f"{padded.share:.0%} of {labels.path} are padding with the label {padded.value}, and "
         "the loss counts them",
-        explanation=f"Where {padded.mask} is 0, every label is {padded.value}, which "
-        f"{loss.name} takes for a class like any other: it ignores nothing.",
+        explanation=f"Where {padded.mask} is 0, every label is {padded.value}, which {loss.name} "
+        "treats as an ordinary class: it ignores nothing.",
         weight=confidence(0.7, min(padded.share, 0.5)),
         notes=[("share of the targets", round(padded.share, 3)), ("label", padded.value)],
         fix="fill the labels with −100 (the ignore_index) where the mask is 0",

@@ -1,10 +1,10 @@
 """## What it checks
-An exception while a batch is put together. The samples of that batch are drawn once more, one by
-one, and compared field by field; where zeros behind the shorter ones would help, the step is run
-with the padded batch.
+An exception while a batch is collated. The samples of that batch are drawn once more, one by one,
+and compared field by field; if padding the shorter ones with zeros would help, the step is run with
+the padded batch.
 
 ## Why it matters
-The message names two shapes, no field and no sample; with worker processes not even the batch.
+The message names two shapes but no field and no sample; with worker processes not even the batch.
 
 ## Example
     RuntimeError: stack expects each tensor to be equal size, but got [1, 5] at entry 0 and [2, 5]
@@ -63,8 +63,8 @@ def _unseen(rule: Rule, evidence: Evidence) -> Claim:
         evidence,
         title="the samples of a batch do not fit together",
         specificity=Specificity.FAMILY,
-        explanation="The loader could not put its samples together; which of them differ "
-        "could not be told (an iterable data set, or samples that are not the same twice).",
+        explanation="The loader could not collate its samples. Which of them differ is unknown (an "
+        "iterable data set, loader workers, or samples that change when they are drawn again).",
     )
     culprit = replace(
         claim.finding.culprit,
@@ -84,7 +84,7 @@ def _compared(rule: Rule, evidence: Evidence, ragged: RaggedFacts) -> Claim:
         rule,
         evidence,
         title=f"{named} differ{'s' if worst.path else ''} in "
-        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'}, and "
+        f"{'shape' if all(isinstance(size, tuple) for size in worst.sizes) else 'kind'} and "
         "cannot be stacked",
         explanation=_explanation(ragged, worst, odd[0]),
         fixes=_fixes(ragged, worst),
@@ -119,7 +119,7 @@ def _explanation(ragged: RaggedFacts, worst: FieldFacts, first: int) -> str:
     """How sample `first` differs from the others."""
     sizes = Counter(worst.sizes)
     usual, others = sizes[worst.usual], len(worst.sizes) - sizes[worst.usual]
-    whose = "most have" if usual > others else f"{usual} others have"
+    whose = "most others have" if usual > others else f"{usual} others have"
     return (
         f"Sample {first} of the batch (data set {ragged.indices[first]}) has "
         f"{_shown(worst.sizes[first])} where "
@@ -171,21 +171,21 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
     if len(sizes) < len(worst.sizes):
         yield Fix(
             title=f"give every sample the same kind of value in {worst.path or 'its place'}, or "
-            "leave the field out of what is collated",
+            "leave the field out of the batch",
             confidence="likely",
         )
         return
     images = worst.images
     if images and len({size[0] for size in sizes}) > 1 and len({size[1:] for size in sizes}) == 1:
         yield Fix(
-            title="some images have another number of channels: open them all alike, such as "
-            'Image.open(path).convert("RGB")',
+            title="some images have a different number of channels: open all in the same mode, "
+            'such as Image.open(path).convert("RGB")',
             confidence="likely",
         )
         return
     if images:
         yield Fix(
-            title="images of different size: resize or crop them in the data set's transform "
+            title="images of different sizes: resize or crop them in the data set's transform "
             "(transforms.Resize((h, w)))",
             confidence="likely",
         )
@@ -206,13 +206,13 @@ def _fixes(ragged: RaggedFacts, worst: FieldFacts) -> Iterable[Fix]:
         whose = (
             "a collate function that pads with zeros: DataLoader(..., collate_fn=collate)"
             if patch
-            else "a collate function of your own that pads with zeros"
+            else "write a collate function that pads with zeros"
         )
         yield Fix(
-            title=f"{whose}; where 0 means something (labels), pad with what stands for none, such "
-            "as -100" + ("" if runs else "; look at what reads the padding"),
+            title=f"{whose}; where 0 has a meaning (labels), pad with a value that is ignored, "
+            "such as -100" + ("" if runs else "; check what reads the padding"),
             patch=patch,
-            verified=runs,
+            verified=runs if ragged.padded is not None else None,
             confidence="likely",
             outcome="the step runs with the padded batch" if runs else "",
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.finding import USUAL_CAUSE, Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts
@@ -15,26 +16,18 @@ from nanodoc.rules.crash.failure_claims import failure_claim
 
 
 def range_claim(
-    rule: Rule, evidence: Evidence, found: RangeFacts, *, title: str, explanation: str, fix: str
+    rule: Rule,
+    evidence: Evidence,
+    found: RangeFacts,
+    *,
+    title: str,
+    explanation: str,
+    fix: str,
+    cause: str = "",
 ) -> Claim:
-    where = (
-        found.called_from or found.location or (evidence.criterion_site if found.label else None)
-    )
-    notes = (
-        ("value", found.value),
-        ("position", str(list(found.position))),
-        ("out of range", f"{found.count} of {_size(found.shape)}"),
-    )
-    samples, known = _samples(evidence.crash or CrashFacts(), found)
-    culprit = Culprit(
-        kind="data",
-        op=found.function,
-        module=found.module,
-        module_type=found.module_type,
-        samples=samples,
-        dataset_indices=known,
-        location=where,
-    )
+    """`cause` is the usual one, where the explanation does not say it."""
+    notes = _notes(found, cause)
+    culprit = _culprit(evidence, found)
     if evidence.failure is not None:
         claim = failure_claim(
             rule,
@@ -70,6 +63,29 @@ def range_claim(
             evidence=notes,
             fixes=(Fix(title=fix, confidence="likely"),),
         ),
+    )
+
+
+def _culprit(evidence: Evidence, found: RangeFacts) -> Culprit:
+    samples, known = _samples(evidence.crash or CrashFacts(), found)
+    criterion = evidence.criterion_site if found.label else None
+    return Culprit(
+        kind="data",
+        op=found.function,
+        module=found.module,
+        module_type=found.module_type,
+        samples=samples,
+        dataset_indices=known,
+        location=found.called_from or found.location or criterion,
+    )
+
+
+def _notes(found: RangeFacts, cause: str) -> tuple[tuple[str, Any], ...]:
+    return (
+        *([(USUAL_CAUSE, cause)] if cause else []),
+        ("value", found.value),
+        ("position", str(list(found.position))),
+        ("out of range", f"{found.count} of {_size(found.shape)}"),
     )
 
 

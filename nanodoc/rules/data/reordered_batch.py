@@ -1,12 +1,12 @@
 """## What it checks
-Some samples are drawn one by one and given to the loader's own collate function. One part of the
-batch that comes out holds them in another order, and another part in theirs: sequences that were
-sorted by their length, and labels that were not.
+Some samples are drawn one by one and passed to the loader's collate function. One part of the
+resulting batch has them in a different order, a second part in the original one: sequences that
+were sorted by length, and labels that were not.
 
-Silent where a part is no sample as it was drawn, but for padding behind it.
+Not checked for parts whose rows are not the drawn samples themselves, apart from trailing padding.
 
 ## Why it matters
-Most labels belong to other samples. The loss comes down to that of guessing, and no error is
+Most labels belong to other samples. The loss only falls to that of guessing, and no error is
 raised.
 
 ## Example
@@ -34,7 +34,7 @@ from nanodoc.rules.data.batch_claims import item_claim
     "ND146",
     "reordered-batch",
     "critical",
-    "a collate function that puts one part of the batch into another order",
+    "a collate function that reorders only one part of the batch",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = evidence.items.reordered if evidence.items is not None else None
@@ -46,11 +46,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         0,
         seen.moved,
         seen.line,
-        title="the collate function puts one part of the samples into another order",
-        explanation=f"Of {seen.of} samples, batch{seen.moved} holds them in another order than "
-        f"they were given in, and batch{seen.kept} in that: {seen.rows} of its rows belong to "
-        "other samples.",
+        title="the collate function reorders only one part of the samples",
+        explanation=f"Of {seen.of} samples, collate reordered batch{seen.moved} but not "
+        f"batch{seen.kept}: {seen.rows} of its rows belong to other samples.",
         weight=confidence(0.8, min(1.0, seen.rows / 6)),
-        notes=[("samples put together", seen.of), ("rows that belong to others", seen.rows)],
-        fix="sort the samples as a whole, before they are taken apart",
+        notes=[("samples collated", seen.of), ("rows that belong to others", seen.rows)],
+        fix="sort the samples as a whole, before you split them into fields",
     )

@@ -1,20 +1,20 @@
 """## What it checks
-Of a data set whose loader has workers, a sample is drawn again when the run is over, by processes
-that play two workers, or a single one in two epochs: each with a copy of the data set, a seed of
-its own and what `worker_init_fn` makes of it. A part of the sample changes from draw to draw, and
-the draws of the one worker are exactly those of the other. Of a single worker, an info.
+At the end of the run, a sample of a data set whose loader has workers is drawn again by processes
+that act as two workers, or as a single worker in two epochs: each has a copy of the data set and a
+separate seed, and runs `worker_init_fn`. Reported if a part of the sample changes from draw to
+draw, but both workers get exactly the same draws. An info for a single worker.
 
 ## Why it matters
-Every worker augments its first sample like the other workers their first, and in every epoch the
-same random numbers come again: there is far less variety than it seems. A generator that a data set
-keeps is copied into each worker, and the loader gives it no seed of its own.
+Every worker augments its first sample exactly like the other workers do, and the same random
+numbers return in every epoch: there is far less variety than it seems. A generator that a data set
+keeps is copied into each worker, and the loader does not reseed it.
 
 ## Example
     self.rng = np.random.default_rng(0)      # in __init__, drawn from in __getitem__
 
 ## Fix
     def __getitem__(self, index):
-        noise = torch.randn(3)               # torch's generator has another seed in each worker
+        noise = torch.randn(3)               # torch's generator has a different seed in each worker
 
 ## See also
 ND119 changing-items
@@ -41,9 +41,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if item is None:
         return
     whose = (
-        f"The generator `{item.holder}` is copied into each worker as it is."
+        f"The generator `{item.holder}` is copied into each worker unchanged."
         if item.holder
-        else "They are seeded alike."
+        else "They get the same seed."
     )
     several = item.workers > 1
     yield item_claim(
@@ -56,12 +56,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"the loader's {item.workers} workers draw the same random numbers"
         if several
         else "the loader's worker draws the same random numbers in every epoch",
-        explanation=f"{whose} Sample {item.index} changes from draw to draw, and one "
-        f"draw after the other is the same in {'two workers' if several else 'two epochs'}.",
+        explanation=f"{whose} Sample {item.index} changes from draw to draw, but each draw is the "
+        f"same in {'two workers' if several else 'two epochs'}.",
         # so many draws that are equal to the last bit are no chance; the line says where it comes
         # from
         weight=confidence(0.8, 0.6 if item.line is not None else 0.0),
         notes=[("generator", item.holder), ("part", item.part), ("workers", item.workers)],
-        fix="draw from torch's generator, which has another seed in each worker and epoch; or make "
-        "the generator in worker_init_fn from torch.initial_seed()",
+        fix="draw from torch's generator, which has a different seed in each worker and epoch; "
+        "or make the generator in worker_init_fn from torch.initial_seed()",
     )

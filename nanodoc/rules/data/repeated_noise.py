@@ -1,14 +1,13 @@
 """## What it checks
-Random draws that the loss is made of, in the last step and in some steps before it, each run once
-more from the random states it began with: each time the generator had just been given the same
-seed, and nothing had been drawn from it since. Named is the line that seeds it, where that stands
-in the function of the draw, else the draw.
+Random draws that the loss depends on, in the last step and some steps before it, each re-run from
+its initial random states: each time, the generator had just been seeded with the same number. The
+finding names the line that seeds it if that is in the same function, else the draw.
 
-Silent for a seed that changes from step to step.
+A seed that changes from step to step is not reported.
 
 ## Why it matters
 Every step draws the same numbers: the same noise, the same time steps, the same dropout. A model
-learns that one draw by heart, and nothing of any other.
+memorises that one draw and learns nothing about others.
 
 ## Example
     for clean, in loader:
@@ -61,16 +60,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(first.site) or ("draws", first.index),
         title=f"{first.name} draws the same numbers in every step",
-        explanation=f"In each of {inspection.batches} steps that were run once more its generator "
-        "had just been given the same seed, and nothing had been drawn from it since.",
+        explanation=f"In each of {inspection.batches} re-run steps, its generator had just been "
+        "seeded with the same number, and nothing had been drawn from it since.",
         culprit=at_call(first, evidence) if seeded is None else Culprit(kind="op", location=seeded),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, min(1.0, inspection.batches / 4)),
         notes=[
             ("drawn at", first.site.place if seeded and first.site is not None else None),
-            ("steps that were looked at", inspection.batches),
+            ("examined steps", inspection.batches),
         ],
-        fix="seed the generator once, before the training",
+        fix="seed the generator once, before training",
         standing=WIRED,
     )
 

@@ -1,10 +1,11 @@
 """## What it checks
-A contrastive loss whose pairs are two views of a sample: the two of every pair have the same scores
-with all others, up to rounding, and other samples have other ones. With dropout they would differ.
+A contrastive loss whose pairs are two views of a sample: both views of every pair have the same
+scores with all other samples, up to rounding, while different samples have different scores. With
+dropout they would differ.
 
 ## Why it matters
-What is compared with itself is alike for any network. The loss only pushes samples apart, and
-nothing is learnt that holds for both views.
+A view compared with itself is identical for any network. The loss only pushes samples apart, and
+the model learns nothing that both views share.
 
 ## Example
     view = augment(image)
@@ -33,7 +34,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
     "ND155",
     "repeated-views",
     "critical",
-    "the two views of a sample are one",
+    "the two views of a sample are identical",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -48,10 +49,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(culprit.location) or ("views",),
-        title="the two views of each sample are the same",
+        title="the two views of each sample are identical",
         explanation=f"The {pairs.samples} samples are paired, and the two of every pair have the "
-        "same scores with all others: the network was given one view twice. What is compared with "
-        "itself is alike for any network.",
+        "same scores with all others: the network got the same view twice. A view compared "
+        "with itself is identical for any network.",
         culprit=culprit,
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.4 if pairs.repeated_at is not None else 0.0),
@@ -59,6 +60,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("samples", str(pairs.samples)),
             ("compared at", call.site.place if call.site is not None else None),
         ],
-        fix="draw another augmentation for each view",
+        fix="draw a separate augmentation for each view",
         standing=WIRED,
     )

@@ -1,10 +1,10 @@
 """## What it checks
-Parts of the batch that the step maps by 2x − 1, which makes −1 to 1 of 0 to 1, while their values
-lie between −1 and 1 already.
+Parts of the batch that the step maps with 2x − 1 (0 … 1 to −1 … 1) although their values already
+lie between −1 and 1.
 
 ## Why it matters
-The model learns on values from −3 to 1. What it generates is mapped back by half of that only, and
-everything below is lost.
+The model learns on values from −3 to 1. Its samples are mapped back only once, and everything below
+−1 is lost.
 
 ## Example
     images = images / 127.5 - 1
@@ -38,7 +38,7 @@ _FAR = 2.8  # behind the map: all of the range was used
     "ND147",
     "rescaled-twice",
     "warning",
-    "inputs between −1 and 1 that are mapped by 2x − 1 once more",
+    "inputs between −1 and 1 that are mapped with 2x − 1 again",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -84,9 +84,9 @@ def _claim(rule: Rule, evidence: Evidence, call: CallFacts, leaf: str) -> Claim:
     return learning_claim(
         rule,
         location_key(culprit.location) or ("rescaled", leaf),
-        title=f"{leaf} is mapped by 2x − 1, and lies between −1 and 1 already",
-        explanation=f"Its values go from {before} before, and from {low:.3g} to {high:.3g} behind "
-        "it. The map is meant for values from 0 to 1.",
+        title=f"{leaf} is mapped with 2x − 1, but already lies between −1 and 1",
+        explanation=f"Its values range from {before} before the map, and from {low:.3g} to "
+        f"{high:.3g} after it. The map is meant for values from 0 to 1.",
         culprit=culprit,
         step=inspection.step if inspection is not None else None,
         weight=confidence(0.8, 0.3 if low < -_FAR else 0.0),

@@ -1,14 +1,14 @@
 """## What it checks
-A contrastive loss of pairs: a distance of two outputs, weighed by the label or by 1 − label, and
-what is left of a margin, weighed by the other; or cosine_embedding_loss and hinge_embedding_loss,
-which pull together the pairs with label 1. Or triplet_margin_loss, which pulls its second input
-to the first. The pairs that it pulls together are compared with those
-that it pushes apart, by the Euclidean distance of their inputs in the last batches: they are
-farther apart, by six standard errors and more (Welch's t).
+A contrastive loss over pairs: a distance of two outputs, weighted by the label or by 1 − label,
+plus a margin term weighted by the other of the two; or cosine_embedding_loss and
+hinge_embedding_loss, which pull together the pairs with label 1; or triplet_margin_loss, which
+pulls its second input to the first. Reported if the pairs that it pulls together are farther apart
+than those that it pushes apart, in the Euclidean distance of their inputs in the last batches, by
+at least six standard errors (Welch's t).
 
 ## Why it matters
-Pairs that belong together look alike. Where the data set gives them the other of the two labels,
-the network learns to tell like from unlike the wrong way round, and the loss falls as it should.
+Pairs that belong together look similar. If the data set gives them the opposite label, the network
+learns similarity the wrong way round, and the loss falls as usual.
 
 ## Example
     same = labels[i] == labels[j]
@@ -96,10 +96,10 @@ def _of_triplets(rule: Rule, evidence: Evidence, least: float) -> Iterable[Claim
             yield learning_claim(
                 rule,
                 location_key(call.site) or ("triplets", call.index),
-                title="the triplet loss pulls the input that is farther away to the anchor",
+                title="the triplet loss pulls the farther input to the anchor",
                 explanation=f"Over {seen.triplets} triplets the positive, {positive}, is "
                 f"{means[0]:.3g} away from the anchor {anchor} on average, and the negative, "
-                f"{negative}, {means[1]:.3g}: the two stand in each other's place.",
+                f"{negative}, {means[1]:.3g}: the two are swapped.",
                 culprit=at_call(call, evidence),
                 step=len(evidence.losses) - 1,
                 weight=confidence(0.7, 0.6 if apart > 2 * least else 0.3),
@@ -182,18 +182,19 @@ def _claim(
         title=f"the loss pulls together the pairs with {'label 1' if ones else 'label 0'}, "
         "which are farther apart than the others",
         explanation=f"The distance between {first} and {second} is {near:.3g} on average in the "
-        f"pairs that the loss pulls together, and {far:.3g} in those that it pushes apart, over "
-        f"{pairs.pairs} pairs: {pairs.path} has the two labels the other way round than the loss.",
+        f"pairs that the loss pulls together, and {far:.3g} in those that it pushes apart, "
+        f"over {pairs.pairs} pairs: the two labels in {pairs.path} are the reverse of what "
+        "the loss expects.",
         culprit=at_call(call, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(
             0.7, 0.6 if abs(pairs.apart) > 2 * check.limit(evidence, "apart") else 0.3
         ),
         notes=[
-            ("distance of those pulled together", near),
+            ("distance of the pairs pulled together", near),
             ("of those pushed apart", far),
             ("standard errors between them", abs(pairs.apart)),
         ],
-        fix="give the pairs that belong together the label that the loss pulls together",
+        fix="give pairs that belong together the label that the loss pulls together",
         standing=WIRED,
     )

@@ -1,11 +1,10 @@
 """## What it checks
-Regressions whose target is a reward plus what a network says of the next state: the batch of next
-states is, value by value, the batch of states that the prediction is made from.
+Regressions whose target is a reward plus a network's value of the next state, where the batch of
+next states equals, value by value, the batch of states that the prediction is made from.
 
 ## Why it matters
-An environment that writes its state into the same array, or a memory that keeps references, leaves
-every transition with one state for before and after. The values are learnt of steps that lead
-nowhere.
+If an environment writes its state into the same array, or a memory keeps references, every
+transition has the same state before and after. The values are learned from steps that lead nowhere.
 
 ## Example
     self.state += velocity                  # in place
@@ -66,8 +65,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(line) or ("states",),
             title=f"the {rows} next states of the batch are its states",
-            explanation="Value by value, what the target is computed from is what the prediction "
-            "is computed from: something wrote into arrays that a memory only refers to.",
+            explanation="The target and the prediction are computed from exactly the same "
+            "values: something wrote into arrays that a memory keeps only as references.",
             culprit=Culprit(kind="data", location=line),
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.5),

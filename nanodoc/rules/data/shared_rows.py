@@ -1,11 +1,10 @@
 """## What it checks
-Columns of ids that are looked up in one embedding as they are: the table has as many rows as the
-ids of all columns together, and the rows beyond the largest column's are never used. So each column
-was to have rows of its own, and the offsets are missing. The batches that are still there are
-looked at (up to eight).
+Columns of ids that are looked up in one embedding without offsets, although the table has as many
+rows as the ids of all columns together and the rows beyond the largest column's are never used:
+each column should have separate rows. The stored batches are examined (up to eight).
 
 ## Why it matters
-User 5, item 5 and weekday 5 are one and the same row. The model learns, and mixes them up.
+User 5, item 5 and weekday 5 share one row. The model learns, but mixes them up.
 
 ## Example
     nn.Embedding(sum(sizes), 16)(ids)
@@ -38,9 +37,7 @@ _MOST_USED = 0.75  # of the rows: columns with rows of their own use nearly all
     "columns of ids that share the rows of one embedding",
     needs=("inspection", "data"),
     preflight="batch",
-    thresholds={
-        "filled": Threshold(0.9, "of the table's rows: what the columns' ids come to together")
-    },
+    thresholds={"filled": Threshold(0.9, "of the table's rows: the total of the columns' ids")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, data = calls_of(evidence), evidence.data
@@ -65,9 +62,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(call.site) or ("rows", call.index),
             title=f"{len(sizes)} columns of ids share the first {max(sizes)} of {rows} rows",
-            explanation=f"The columns' ids are below {shown}: {sum(sizes)} ids together, for "
-            f"a table of {rows} rows. They are looked up as they are, so that equal ids of "
-            "different columns are one row.",
+            explanation=f"The columns' ids are below {shown}: {sum(sizes)} ids together, for a "
+            f"table of {rows} rows. They are looked up without offsets, so equal ids of "
+            "different columns share one row.",
             culprit=at_call(call, evidence),
             step=0,
             # the closer the sum comes to the table, the less is it chance; more columns, too

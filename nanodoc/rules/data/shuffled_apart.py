@@ -1,15 +1,15 @@
 """## What it checks
-Inputs and labels that the training's source puts into different random orders: one is indexed by a
-permutation, or shuffled in place, and the other is not, or by a draw of its own. It reads the
-functions that made the training and those that its step runs, and speaks only where a loss
-compares the output with a part of the batch.
+Inputs and labels that the source code puts into different random orders: one is indexed by a
+permutation, or shuffled in place, and the other is not, or by a separate draw. nanodoc reads the
+functions that set up the training and those that its step runs, and reports only if a loss compares
+the output with a part of the batch.
 
-Silent where both are drawn with the same seed, where the permutation is used for anything else as
-well (it may be undone), and where one of the two is made of the other (negative samples, mixup).
+Not reported if both are drawn with the same seed, if the permutation is also used elsewhere (it may
+be undone), or if one of the two is made from the other (negative samples, mixup).
 
 ## Why it matters
-The labels have nothing to do with their inputs any more. The loss stays where guessing gets it, or
-the model learns the samples by heart.
+The labels no longer belong to their inputs. The loss stays at the level of guessing, or the model
+memorises the samples.
 
 ## Example
     order = torch.randperm(len(x))
@@ -50,23 +50,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if found is None:
         return
     left = (
-        f"{found.other} has one of its own ({found.other_line.place})"
+        f"{found.other} gets a separate one ({found.other_line.place})"
         if found.other_line is not None
-        else f"{found.other} stays in the order that it had"
+        else f"{found.other} keeps its order"
     )
     yield learning_claim(
         rule,
         location_key(found.line) or ("shuffled", found.name),
-        title=f"{found.name} is put into a random order, and {found.other} "
-        f"{'into another one' if found.other_line is not None else 'is not'}",
+        title=f"{found.name} is put into a random order, but {found.other} "
+        f"{'into a different one' if found.other_line is not None else 'is not'}",
         explanation=f"The rows of {found.name} are put into a random order here; {left}. Both are "
-        "taken row by row afterwards, so that labels belong to other samples.",
+        "read row by row afterwards, so labels belong to other samples.",
         culprit=Culprit(kind="data", location=found.line),
         step=len(evidence.losses) - 1,
         # where the labels belong to others, there is little to learn
         weight=confidence(0.7, 0.5 if _stays(evidence.losses) else 0.0),
         notes=[("the other", found.other_line.place if found.other_line is not None else None)],
-        fix=f"index {found.name} and {found.other} with one permutation",
+        fix=f"index {found.name} and {found.other} with the same permutation",
         standing=WIRED,
     )
 

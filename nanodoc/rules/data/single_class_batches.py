@@ -1,14 +1,14 @@
 """## What it checks
 The labels of up to four batches, spread over the run, as they reach a classification loss: each
-batch holds one class alone, while the batches together hold several, so that chance does not
-explain it. One batch may hold more, where a class ends within it.
+batch holds a single class, while the batches together hold several, so chance does not explain it.
+One batch may hold more, where a class ends within it.
 
 ## Why it matters
-Data sorted by class and read in order: the model learns the class of the moment and forgets the
-ones before, and batch statistics are those of one class.
+The data is sorted by class and read in order: the model learns the current class and forgets the
+earlier ones, and batch statistics are those of one class.
 
 ## Example
-    DataLoader(dataset, batch_size=64)      # a folder for each class, one after the other
+    DataLoader(dataset, batch_size=64)      # one folder per class, one after the other
 
 ## Fix
     DataLoader(dataset, batch_size=64, shuffle=True)
@@ -37,7 +37,7 @@ _FEWEST = 3
     "ND115",
     "single-class-batches",
     "warning",
-    "each batch holds one class while the data hold several",
+    "each batch holds one class while the data holds several",
     needs=("inspection",),
     thresholds={
         "chance": Threshold(1e-4, "probability that shuffled data would look like this"),
@@ -57,9 +57,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         evidence,
         None,
-        title="every batch holds samples of one class only",
-        explanation=f"{len(alone)} of the {len(labels)} batches looked at hold one class each: "
-        f"{named}. In shuffled data they would mix; the model learns one class after the other.",
+        title="every batch holds samples of only one class",
+        explanation=f"{len(alone)} of the {len(labels)} examined batches hold one class each: "
+        f"{named}. With shuffle they would mix; now the model learns one class after the "
+        "other.",
         weight=confidence(0.7, 0.6 if chance < 1e-9 else 0.3, 0.4 if len(classes) > 2 else 0.1),
         notes=[
             ("class of each batch", named),

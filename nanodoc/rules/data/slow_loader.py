@@ -1,6 +1,6 @@
 """## What it checks
 The share of the run's time spent waiting for the next batch, if it is more than half and at least 5
-ms a step.
+ms per step.
 
 ## Why it matters
 The device idles.
@@ -9,7 +9,7 @@ The device idles.
     DataLoader(images, num_workers=0)
 
 ## Fix
-num_workers, pin_memory, persistent_workers, less work per sample.
+Use num_workers, pin_memory, persistent_workers, and less work per sample.
 
 ## See also
 ND108 constant-batch
@@ -57,5 +57,5 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"A step waits {1000 * data.load_seconds:.0f} ms for its batch.",
         weight=confidence(0.5, 0.5 if len(evidence.losses) > 50 else 0.2),
         notes=[("share of the time", round(data.load_share, 3))],
-        fix="num_workers, pin_memory, and less work per sample",
+        fix="use num_workers, pin_memory, and less work per sample",
     )

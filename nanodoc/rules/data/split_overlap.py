@@ -1,14 +1,14 @@
 """## What it checks
-The data sets that a script draws from with gradients off, after its training began, against the one
-it trains on: samples that are in both, by their numbers where both are parts of one data set, else
-by their values (64 samples of the validation; not where samples are alike within one of the data
-sets, or hold fewer than 16 different numbers). Not judged where another such data set shares
-nothing, or where it is the very data set that is trained on; an info below a share of 5 %, and of a
-small part of the training's own samples.
+Samples that are both in the training data and in a data set that the script reads with gradients
+off after training began. They are compared by index if both are parts of one data set, else by
+value (64 samples of the validation; not if samples repeat within one of the data sets, or hold
+fewer than 16 different numbers). Not reported if a second such data set shares nothing, or if it is
+the training data set itself; an info below a share of 5 %, and for a small part of the training
+samples.
 
 ## Why it matters
-The model has seen what it is judged by. The validation is better than what comes later, and choices
-made by it favour overfitting.
+The model has already seen the validation samples. The validation is better than reality, and
+decisions based on it favour overfitting.
 
 ## Example
     train, validation = Subset(data, range(900)), Subset(data, range(800, 1000))
@@ -40,21 +40,21 @@ _A_LOOK = 0.1  # of the training's size: less is a look at how well it fits
     "split-overlap",
     "warning",
     "samples that are trained on and validated on",
-    thresholds={"share": Threshold(0.05, "of the validation's samples, that are trained on too")},
+    thresholds={"share": Threshold(0.05, "of the validation's samples that are also trained on")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.items.overlap if evidence.items is not None else None
     if found is None:
         return
     told = f"{found.shared} of {found.looked_at}"
-    of = "" if found.by_index else " that were looked at"
+    of = "" if found.by_index else " examined"
     yield learning_claim(
         rule,
         location_key(found.line) or ("data", rule.name),
         severity=rule.severity if _is_telling(found, check.limit(evidence, "share")) else "info",
-        title=f"{told} samples of the validation are trained on, too",
+        title=f"{told} samples of the validation are also trained on",
         explanation=f"The validation has {found.validation} samples, the training "
-        f"{found.training}. Of the validation's{of}, {told} are in both.",
+        f"{found.training}. Of the validation's{of} samples, {told} are in both.",
         culprit=Culprit(kind="data", location=found.line or evidence.data_site),
         phase="data",
         step=0,

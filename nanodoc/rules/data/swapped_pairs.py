@@ -1,17 +1,17 @@
 """## What it checks
-A step that predicts links: a binary cross entropy of as many labels as a list of pairs of nodes
-has, beside the edges of the graph that the network reads. Nine in ten of the pairs with label 0 are
-edges of that graph, and nine in ten of those with label 1 are none.
+A step that predicts links: a binary cross entropy with one label per pair of nodes, compared with
+the edges of the graph that the network reads. Nine in ten of the pairs with label 0 are edges of
+that graph, and nine in ten of those with label 1 are not.
 
 ## Why it matters
-The network learns to tell edges from other pairs the wrong way round. The loss falls as it should.
+The network learns the edges the wrong way round. The loss falls as usual.
 
 ## Example
     pairs = torch.cat([negative, positive], dim=1)
     labels = torch.cat([torch.ones(positive.size(1)), torch.zeros(negative.size(1))])
 
 ## Fix
-Put both together in one order.
+Concatenate pairs and labels in the same order.
 
 ## See also
 ND141 misplaced-positives, ND153 shuffled-apart
@@ -34,7 +34,7 @@ from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
     "ND154",
     "swapped-pairs",
     "critical",
-    "edges of a graph with the labels of the pairs that are none",
+    "edges of a graph labelled as non-edges",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -48,14 +48,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(culprit.location) or ("pairs",),
-        title="the edges of the graph have label 0, and pairs that are none have label 1",
-        explanation=f"Of {found.pairs} pairs of nodes those with label 0 are among the "
-        f"{found.edges} edges that the network reads, and those with label 1 are not: pairs and "
-        "labels were put together in different orders.",
+        title="the edges of the graph have label 0, and pairs that are not edges have label 1",
+        explanation=f"Of {found.pairs} pairs of nodes, those with label 0 are among the "
+        f"{found.edges} edges that the network reads, and those with label 1 are not: pairs "
+        "and labels were concatenated in different orders.",
         culprit=culprit,
         step=len(evidence.losses) - 1,
         weight=confidence(0.85, 0.4 if found.pairs >= 64 else 0.1),
         notes=[("pairs", found.pairs), ("edges", found.edges)],
-        fix="put the pairs together in the order of their labels",
+        fix="concatenate the pairs in the order of their labels",
         standing=WIRED,
     )

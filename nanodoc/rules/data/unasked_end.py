@@ -1,23 +1,23 @@
 """## What it checks
-The labels of a language model's last step, beside its ids and the mask of its attention. The mask
-counts a last token to each sequence, the token is that of the padding, too, and it is no label
-anywhere, while the tokens before it are.
+The labels of a language model's last step, compared with its ids and its attention mask. The mask
+includes a last token in each sequence that is also the padding token, and this token is never a
+label, while the tokens before it are.
 
-Silent without such a mask in the batch, where the token of the end is not that of the padding, and
-where fewer than half of the sequences end with it (the others may be cut off).
+Not checked without such a mask in the batch, if the end token is not the padding token, or if fewer
+than half of the sequences end with it (the others may be truncated).
 
 ## Why it matters
-The model is never asked for the end of a sequence, and does not learn to stop: what it writes goes
-on until the longest length.
+The model is never trained on the end of a sequence and does not learn to stop: it generates up to
+the maximum length.
 
 ## Example
     tokenizer.pad_token = tokenizer.eos_token
-    labels[input_ids == tokenizer.pad_token_id] = -100    # the one end of each sequence, too
+    labels[input_ids == tokenizer.pad_token_id] = -100    # also the end of each sequence
 
 ## Fix
     labels[attention_mask == 0] = -100
 
-Or give the padding a token of its own.
+Or give the padding a separate token.
 
 ## See also
 ND105 all-targets-ignored, ND145 asked-prompts
@@ -39,7 +39,7 @@ from nanodoc.rules.learning.claims import Standing, learning_claim
     "ND144",
     "unasked-end",
     "warning",
-    "a language model that is never asked for the end of a sequence",
+    "a language model that is never trained on the end of a sequence",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -53,10 +53,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(place) or ("labels", "end"),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
-        title="the end of the sequences is left out of the labels with their padding",
+        title="the end token is left out of the labels together with the padding",
         explanation=f"{end.rows} of {end.of} sequences end with token {end.value}, which the "
-        "attention mask counts to them and which is the padding behind it, too. It is no label "
-        "anywhere: the model does not learn to stop.",
+        "attention mask includes and which is also the padding after it. It is never a "
+        "label: the model does not learn to stop.",
         culprit=Culprit(kind="data", location=place),
         step=inspection.step,
         weight=confidence(0.85, 0.4 if end.rows >= 4 else 0.0),
@@ -64,6 +64,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("labels compared", seen.labels),
             ("compared at", seen.at.place if seen.at is not None else None),
         ],
-        fix="leave out the labels where the attention mask is 0 (not where the id is that of the "
-        "padding), or give the padding a token of its own",
+        fix="leave out the labels where the attention mask is 0 (not where the id is the "
+        "padding), or give the padding a separate token",
     )

@@ -1,12 +1,12 @@
 """## What it checks
-A regression whose target was drawn in the step by `torch.rand`, where the model reads the sum of
-that noise and of data from outside of the step, which nothing random has gone into: a diffusion
-model that learns to tell noise.
+A regression whose target was drawn in the step with `torch.rand`, where the model reads the sum of
+that noise and data from outside of the step without randomness: a diffusion model that learns to
+predict noise.
 
 ## Why it matters
-Denoising begins with normal noise, of mean 0 and variance 1, and its formulas hold for nothing
-else. Uniform noise has a mean of 0.5 and a variance of 1/12: the loss is low, and what is made from
-normal noise is none of the data.
+Denoising starts from normal noise with mean 0 and variance 1, and its formulas hold only for that.
+Uniform noise has a mean of 0.5 and a variance of 1/12: the loss is low, but samples generated from
+normal noise do not look like the data.
 
 ## Example
     noise = torch.rand_like(images)
@@ -39,7 +39,7 @@ _SUMS = ("add", "radd", "iadd", "addcmul", "lerp")
     "ND139",
     "uniform-noise",
     "warning",
-    "a diffusion model whose noise is uniform, and not normal",
+    "a diffusion model whose noise is uniform, not normal",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -57,14 +57,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             yield learning_claim(
                 rule,
                 location_key(noise.site) or ("noise", noise.index),
-                title="the noise that the model is to tell is uniform from 0 to 1, and not normal",
-                explanation=f"{noise.name} draws it. It is added to the data that the model reads, "
-                f"and is what {call.name} compares the prediction with.",
+                title="the noise that the model should predict is uniform from 0 to 1, not normal",
+                explanation=f"{noise.name} draws it. It is added to the data that the model "
+                f"reads, and {call.name} compares the prediction with it.",
                 culprit=at_call(noise, evidence),
                 step=len(evidence.losses) - 1,
                 weight=confidence(0.7, 0.5 if call.name in REGRESSION else 0.2),
                 notes=[("compared at", call.site.place if call.site is not None else None)],
-                fix="draw it by torch.randn_like",
+                fix="draw it with torch.randn_like",
                 standing=WIRED,
             )
             return

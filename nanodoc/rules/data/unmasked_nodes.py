@@ -1,10 +1,9 @@
 """## What it checks
-A classification of the nodes of a graph of torch_geometric that says which of them are for training
-(`train_mask`): whether the loss is taken over all nodes, those of the validation and the test
-included.
+A node classification on a torch_geometric graph that marks its training nodes (`train_mask`), with
+a loss over all nodes, including those for validation and test.
 
 ## Why it matters
-The labels that the test asks for are learnt by heart. Its accuracy says nothing.
+The model memorises the test labels. The test accuracy says nothing.
 
 ## Example
     out = model(data.x, data.edge_index)
@@ -33,7 +32,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, l
     "ND159",
     "unmasked-nodes",
     "critical",
-    "a loss over the nodes of the test, too",
+    "a loss that includes the test nodes",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -48,14 +47,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("nodes", call.index),
-            title=f"the loss is taken over all {nodes} nodes; train_mask marks {marked} of them",
-            explanation="Those of the validation and of the test are learnt with their labels.",
+            title=f"the loss is over all {nodes} nodes; train_mask marks {marked} of them",
+            explanation="The model also learns the labels of the validation and test nodes.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
             # the fewer are marked, the less can it be meant
             weight=confidence(0.7, 0.9 * (1 - marked / nodes)),
             notes=[("nodes", nodes), ("marked by train_mask", marked)],
-            fix="index the outputs and the labels by train_mask before the loss",
+            fix="index the outputs and the labels with train_mask before the loss",
             standing=WIRED,
         )
         return

@@ -1,11 +1,11 @@
 """## What it checks
-Trainings that come to an end of their own after 300 steps and more, with regressions whose
-target is a reward plus what another network says of the next state: has anything written into that
-network since the first step?
+Runs that finish by themselves after at least 300 steps, with regressions whose target is a reward
+plus a second network's value of the next state. Reported if nothing has written into that network
+since the first step.
 
 ## Why it matters
-A target network is to follow the one that learns. One that stays as it was made asks for the values
-of a random network, for ever.
+A target network should follow the one that learns. If it never changes, the targets are forever the
+values of a random network.
 
 ## Example
     target_net = copy.deepcopy(q_net)
@@ -37,9 +37,9 @@ from nanodoc.rules.learning.next_values import next_values
     "ND142",
     "unmoved-target",
     "warning",
-    "a target network that is never brought up to date",
+    "a target network that is never updated",
     needs=("inspection",),
-    thresholds={"steps": Threshold(300, "steps of a training that can be judged")},
+    thresholds={"steps": Threshold(300, "fewest steps of a run that is checked")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
@@ -59,15 +59,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(asked.asked_at) or ("target", asked.module_type),
-            title=f"in {steps} steps nothing has changed the network that says the next values",
-            explanation=f"The target is a reward plus what {asked.module_type} says of the next "
-            "state. No optimizer holds its parameters, and their values are those of the first "
-            "step.",
+            title=f"in {steps} steps nothing has changed the network that gives the next values",
+            explanation="The target is a reward plus the value of the next state from "
+            f"{asked.module_type}. No optimizer holds its parameters, and their values are "
+            "those of the first step.",
             culprit=Culprit(kind="module", module_type=asked.module_type, location=asked.asked_at),
             step=steps - 1,
             weight=confidence(0.8, 0.3),
             notes=[("the target", total.site.place if total.site is not None else None)],
-            fix="copy the weights of the network that learns into it now and then, or average them",
+            fix="copy the weights of the network that learns into it from time to time, or "
+            "average them",
             standing=WIRED,
         )
         return

@@ -1,15 +1,15 @@
 """## What it checks
-Floating parts of the batch that go straight into a linear, convolutional or recurrent layer without
-a normalisation right behind it, and whose median sample has a mean beyond ±10 or a largest |x|
-above 50. The batches that are still there when the run ends are looked at (up to eight). The line
-is the one that makes the values of a sample, where it shows. Where a smaller learning rate does far
-better, the steps are run again with the same rate and standardised inputs; ND606 does so in a run
-that diverged. The same is tried where a classification learns nothing and the largest |x| of the
-median sample is below 0.01, as of pictures that were divided by 255 twice.
+Floating-point parts of the batch that go straight into a linear, convolutional or recurrent layer
+without a normalisation right after it, and whose median sample has a mean beyond ±10 or a largest
+|x| above 50. The batches stored at the end of the run are examined (up to eight). The finding names
+the line that makes the values of a sample, if known. If a smaller learning rate does far better,
+the steps are re-run with the same rate and standardised inputs; ND606 does so in a run that
+diverged. The same is tried if a classification learns nothing and the largest |x| of the median
+sample is below 0.01, as for images that were divided by 255 twice.
 
 ## Why it matters
-Layers are initialised for inputs around 0 with a deviation of 1. Raw columns saturate activations
-and make the first updates huge.
+Layers are initialised for inputs with mean 0 and standard deviation 1. Raw columns saturate
+activations and make the first updates huge.
 
 ## Example
     x = torch.tensor(frame.values)       # incomes, years, counts
@@ -18,8 +18,7 @@ and make the first updates huge.
     x = (x - mean) / std
 
 ## Options
-An input that goes through a normalisation layer first is left alone, and so is a single sample that
-is far off.
+An input that goes through a normalisation layer first is not reported, nor is a single outlier.
 
 ## See also
 ND606 divergence, ND604 saturated-activations
@@ -51,7 +50,7 @@ _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
     "ND107",
     "unnormalised-input",
     "warning",
-    "inputs far from mean 0 and deviation 1",
+    "inputs far from mean 0 and standard deviation 1",
     needs=(
         "inspection",
         "data",
@@ -88,12 +87,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             leaf.path,
-            title=f"{leaf.path} goes unnormalised into {place}: values from {leaf.minimum:.3g} to "
-            f"{leaf.maximum:.3g}",
+            title=f"{leaf.path} is passed unnormalised into {place}: values from "
+            f"{leaf.minimum:.3g} to {leaf.maximum:.3g}",
             explanation=f"Its mean is {leaf.mean:.3g} and its standard deviation {leaf.std:.3g}; "
-            "layers "
-            "are initialised for inputs around 0 with a deviation of 1. The first updates are "
-            "as much too large as the inputs are.",
+            "layers are initialised for inputs with mean 0 and standard deviation 1. The "
+            "first updates are too large by the same factor as the inputs.",
             weight=confidence(
                 0.6,
                 0.4 if leaf.std > _STD or abs(leaf.mean) > _STD else 0.1,
@@ -105,7 +103,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("range", f"{leaf.minimum:.4g} … {leaf.maximum:.4g}"),
                 ("used by", where.module or None),
             ],
-            fix="(x − mean) / std per feature, images as x / 255, or a normalisation layer first",
+            fix="use (x − mean) / std per feature, x / 255 for images, or a normalisation layer "
+            "first",
         )
         yield _at_its_line(claim, evidence)
         return
@@ -118,8 +117,8 @@ def _shown(rule: Rule, evidence: Evidence, far: FarInputs) -> Claim:
         rule,
         evidence,
         far.path,
-        title=f"{far.path} goes unnormalised into {far.module or 'the model'}: the loss ends at "
-        f"{late:.3g} instead of {far.last_loss:.3g}",
+        title=f"{far.path} is passed unnormalised into {far.module or 'the model'}: the loss ends "
+        f"at {late:.3g} instead of {far.last_loss:.3g}",
         explanation=of_the_inputs(far),
         weight=confidence(0.6, 0.9 * (1 - far.last_loss / late)),
         notes=[

@@ -1,16 +1,16 @@
 """## What it checks
-Some samples of the data set that hold an image and a mask of the same height and width, or two
-pictures of the same thing, are drawn again when the run is over, in a process of their own, with
-other random numbers each time. Draws of one sample are compared: the image is mirrored or turned by
-a right angle, and the mask or the other picture is as it was, or lies in another way. Where the
-data set keeps image and mask in arrays, both are filled with one texture there: after crops, shifts
-and rotations by any angle the one must still follow from the other. Other labels are not judged. A
-mask that the loss does not compare with is an info, and nothing is said of two pictures that it
-does not compare with. Modules that the step itself gives images and masks to (augmentations of
-kornia, torchvision) are compared by what they return for the last batch.
+At the end of the run, some samples of the data set with an image and a mask of the same height and
+width, or with two images of the same thing, are drawn again in a separate process, with different
+random numbers each time. Reported if the image is mirrored or rotated by a right angle while the
+mask or the second image is unchanged or transformed differently. If the data set keeps image and
+mask in arrays, both are filled with the same texture: after crops, shifts and rotations by any
+angle, they must still match. Other labels are not checked. A mask that the loss does not use is an
+info; two images that it does not compare are not reported. For modules to which the step itself
+passes images and masks (augmentations of kornia, torchvision), their results for the last batch are
+compared.
 
 ## Why it matters
-The model learns to find things where they are not. The loss falls, and stays too high.
+The model learns to find objects where they are not. The loss falls, but stays too high.
 
 ## Example
     if random.random() < 0.5:
@@ -47,7 +47,7 @@ _PLACES = ((ELSEWHERE, ELSEWHERE),)
     "ND120",
     "unpaired-transform",
     "critical",
-    "an image is mirrored, turned or cropped at random, and its mask is not",
+    "an image is mirrored, rotated or cropped at random, but its mask is not",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     item = evidence.items.unpaired if evidence.items is not None else None
@@ -61,12 +61,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return  # two views of one picture, as a contrastive loss has them
     beside = _beside(item)
     told = [f"the image {one}, the {beside} {other}" for one, other in item.turns[:3]]
-    seen = f"Of draws of sample {item.index} with other random numbers, {item.apart} of " + (
-        f"{item.pairs} pairs in which something was turned do not belong together: "
+    seen = f"Of draws of sample {item.index} with different random numbers, {item.apart} of " + (
+        f"{item.pairs} pairs in which something was mirrored or rotated do not match: "
         + "; ".join(told)
         if item.turns != _PLACES
-        else f"{item.pairs} show image and mask of different places: filled with the same texture "
-        "in the data set, the one does not follow from the other"
+        else f"{item.pairs} show different places in image and mask: filled with the same texture "
+        "in the data set, they do not match"
     )
     yield item_claim(
         rule,
@@ -81,7 +81,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         # every pair of draws is an observation by itself
         weight=confidence(0.6, 1 - 0.8**item.pairs, 0.3 if item.line is not None else 0.0),
         notes=[("image", item.image), (beside, item.mask), ("pairs of draws", item.pairs)],
-        fix="draw once, and do the same to both parts of the sample",
+        fix="draw once, and apply the same transform to both parts of the sample",
     )
 
 
@@ -90,20 +90,20 @@ def _in_the_step(rule: Rule, evidence: Evidence, seen: AugmentedApart) -> Claim:
     return learning_claim(
         rule,
         location_key(seen.mask_at) or ("augmented",),
-        title="images and masks of a batch are mirrored or turned by different draws",
-        explanation="In the last step one module was given the images and then the masks, drew "
-        f"random numbers for each, and moved at least {seen.apart} of the masks."
+        title="images and masks of a batch are mirrored or rotated by different draws",
+        explanation="In the last step one module got the images and then the masks, drew new "
+        f"random numbers for each, and changed at least {seen.apart} of the masks."
         if seen.drawn
-        else f"In the last step, {seen.apart} of {seen.samples} masks in which something was "
-        "turned do not lie as their images.",
+        else f"In the last step, {seen.apart} of {seen.samples} masks that were mirrored or "
+        "rotated do not match their images.",
         culprit=Culprit(kind="data", location=seen.mask_at),
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, 1 - 0.8**seen.apart),
         notes=[
             ("the images at", first),
-            ("masks moved" if seen.drawn else "masks that lie otherwise", seen.apart),
+            ("masks changed" if seen.drawn else "masks that do not match", seen.apart),
         ],
-        fix="draw once, and do the same to both",
+        fix="draw once, and apply the same transform to both",
         standing=WIRED,
     )
 
@@ -130,13 +130,13 @@ def _title(item: UnpairedItem) -> str:
     images, masks = (set(turns) for turns in zip(*item.turns, strict=True))
     image, beside = f"the image {item.image}", f"the {_beside(item)} {item.mask}"
     if item.turns == _PLACES:
-        return f"{image} and {beside} are cropped or moved by different draws"
+        return f"{image} and {beside} are cropped or shifted by different draws"
     if masks == {AS_IT_WAS}:
-        return f"{image} is {item.turns[0][0]} at random, {beside} is not"
+        return f"{image} is {item.turns[0][0]} at random, but {beside} is not"
     if images == {AS_IT_WAS}:
-        return f"{beside} is {item.turns[0][1]} at random, {image} is not"
-    return f"{image} and {beside} are mirrored or turned by different draws"
+        return f"{beside} is {item.turns[0][1]} at random, but {image} is not"
+    return f"{image} and {beside} are mirrored or rotated by different draws"
 
 
 def _beside(item: UnpairedItem) -> str:
-    return "mask" if item.kind == "mask" else "other picture"
+    return "mask" if item.kind == "mask" else "second image"

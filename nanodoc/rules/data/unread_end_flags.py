@@ -1,16 +1,15 @@
 """## What it checks
-Regressions whose target is a reward plus a number times what a network says of the next state, as
-those of Q-learning and of critics, in a function that binds a variable such as done or terminated
-and never reads it, or takes a named tuple apart and leaves such a field, where no flag at all is
-multiplied in. An info where the value is not the best of several actions: tasks of control may have
-no end but the limit of time.
+Regressions whose target is a reward plus a factor times a network's value of the next state, as in
+Q-learning and for critics, without any flag as a factor, in a function that assigns a variable such
+as done or terminated and never reads it, or unpacks a named tuple without using such a field. An
+info if the value is not the best of several actions: control tasks may end only by a time limit.
 
-Also a line that unpacks what `env.step` of Gymnasium returns with the name of `truncated` before
-that of `terminated`, where the function reads the second one by itself.
+Also a line that unpacks the result of Gymnasium's `env.step` with `truncated` before `terminated`,
+if the function reads the second one separately.
 
 ## Why it matters
-Where an episode ended there is no next state. With its value in the target, ends look as good as
-going on: the values grow, and falling into a hole costs nothing.
+When an episode has ended, there is no next state. With its value in the target, ending looks as
+good as continuing: the values grow, and falling into a hole costs nothing.
 
 ## Example
     state, action, reward, after, done = buffer.sample(64)
@@ -19,7 +18,7 @@ going on: the values grow, and falling into a hole costs nothing.
 ## Fix
     target = reward + gamma * target_net(after).max(1).values * (1 - done)
 
-An end that is only the limit of time is none: there the next value stays in.
+An end caused only by a time limit does not count: keep the next value there.
 
 ## See also
 ND137 inverted-end-mask; Mnih et al. 2015, Human-level control through deep reinforcement learning,
@@ -52,7 +51,7 @@ _MAXIMA = ("max", "amax", "argmax")
     "ND140",
     "unread-end-flags",
     "warning",
-    "values of the next state are added where episodes end",
+    "values of the next state are added even where episodes end",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -73,8 +72,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(site) or ("targets", "ends"),
             title=f"the value of the next state is added to every reward, and {flags[0]} is never "
             "read",
-            explanation="The target is a reward plus what a network says of the next state. Where "
-            f"an episode has ended there is none. {flags[0]} is bound in line {bound.line}.",
+            explanation="The target is a reward plus a network's value of the next state. When "
+            f"an episode has ended, there is none. {flags[0]} is assigned in line "
+            f"{bound.line}.",
             culprit=at_call(total, evidence),
             step=len(evidence.losses) - 1,
             severity="warning" if _is_best(calls, value) else "info",
@@ -90,10 +90,10 @@ def _swapped(rule: Rule, evidence: Evidence, line: SourceSpan) -> Claim:
     return learning_claim(
         rule,
         location_key(line) or ("targets", "ends"),
-        title="terminated and truncated are unpacked in each other's place",
-        explanation="An environment's step gives observation, reward, terminated, truncated and "
-        "info. By these names ends of episodes are taken for limits of time: the value of a state "
-        "that does not exist goes into the target.",
+        title="terminated and truncated are swapped when unpacked",
+        explanation="An environment's step returns observation, reward, terminated, truncated "
+        "and info. With these names, ends of episodes are taken for time limits: the value "
+        "of a state that does not exist goes into the target.",
         culprit=Culprit(kind="op", location=line),
         step=len(evidence.losses) - 1,
         weight=confidence(0.9, 0.5),

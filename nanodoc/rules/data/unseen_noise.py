@@ -1,10 +1,10 @@
 """## What it checks
-A regression loss whose target was drawn at random in the step, in the shape of a part of the batch,
-as the noise of a diffusion model is; the prediction is made of that part of the batch, and not of
-the noise.
+A regression loss whose target was drawn at random in the step, with the shape of a part of the
+batch, like the noise of a diffusion model; the prediction uses that part of the batch, but not the
+noise.
 
 ## Why it matters
-Nobody can tell noise that is not in the input. The model learns to predict its mean.
+Noise that is not in the input cannot be predicted. The model learns to predict its mean.
 
 ## Example
     noisy = scheduler.add_noise(images, noise, t)
@@ -34,7 +34,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_cla
     "ND123",
     "unseen-noise",
     "critical",
-    "the model is asked for noise that it is not given",
+    "the model should predict noise that is not in its input",
     needs=("inspection",),
     preflight="loss",
 )
@@ -81,17 +81,17 @@ def _claim(
     return learning_claim(
         rule,
         location_key(call.site) or ("unseen", call.index),
-        title="the model is asked for noise that it is not given",
-        explanation=f"The target is {drawn}. The prediction is made of {data.leaf}, of the "
-        "same shape, and nothing that was made of the noise goes into it."
-        + (f" {instead.name}, another draw, does." if instead is not None else ""),
+        title="the model should predict noise that is not in its input",
+        explanation=f"The target is {drawn}. The prediction is made from {data.leaf}, of the same "
+        "shape, and nothing made from the noise goes into it."
+        + (f" {instead.name}, a different draw, does." if instead is not None else ""),
         # a second draw, where what the data were mixed with is meant
         culprit=culprit,
         step=0,
         # added to the data, and what came of it forgotten: no training on pure chance
         weight=confidence(0.8, 0.6 if used else 0.0),
         notes=[("noise", drawn), ("input", data.leaf), ("shape", str(noise.shape))],
-        fix="give the model what was made of the data and this noise",
+        fix="pass the model the noisy data made with this noise",
         standing=WIRED,
     )
 

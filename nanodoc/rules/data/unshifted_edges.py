@@ -1,13 +1,13 @@
 """## What it checks
-Some graphs of the data set are drawn one by one and given to the loader's own collate function,
-where that is the user's code. The batch holds their edges one behind the other with the same
-numbers, though it holds the nodes of all of them.
+Some graphs of the data set are drawn one by one and passed to the loader's collate function, if
+that is the user's code. The batch has the nodes of all of them, but their edges are concatenated
+with unchanged numbers.
 
-Silent where a library puts the graphs together, and where nothing tells how many nodes a graph has.
+Not checked if a library collates the graphs, or if the number of nodes of a graph is unknown.
 
 ## Why it matters
-All edges lie among the nodes of the first graph, the largest one at most. The other graphs have
-none: their nodes hear of no neighbour. No error is raised.
+All edges are between the first nodes of the batch, as many as the largest graph has. The nodes of
+the other graphs have no neighbours. No error is raised.
 
 ## Example
     edge_index = torch.cat([graph.edge_index for graph in graphs], dim=1)
@@ -36,7 +36,7 @@ from nanodoc.rules.data.batch_claims import item_claim
     "ND150",
     "unshifted-edges",
     "critical",
-    "a batch of graphs whose edges all lie in the first one",
+    "a batch of graphs with all edges in the first one",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = evidence.items.unshifted if evidence.items is not None else None
@@ -48,11 +48,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         0,
         "",
         seen.line,
-        title=f"the edges of {seen.graphs} graphs are put together with the numbers they had",
-        explanation=f"The batch has {seen.nodes} nodes, and no edge leads beyond node "
-        f"{seen.reached - 1}: the collate function does not add the number of nodes before each "
-        "graph.",
+        title=f"the edges of {seen.graphs} graphs are concatenated with unchanged node numbers",
+        explanation=f"The batch has {seen.nodes} nodes, but no edge goes beyond node "
+        f"{seen.reached - 1}: the collate function does not add the number of preceding nodes "
+        "to each graph's edges.",
         weight=confidence(0.8, 1 - seen.reached / seen.nodes),
         notes=[("edges", seen.edges), ("nodes", seen.nodes), ("highest node", seen.reached - 1)],
-        fix="add the number of nodes of the graphs before it to each graph's edges",
+        fix="add the number of nodes of the preceding graphs to each graph's edges",
     )

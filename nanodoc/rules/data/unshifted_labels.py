@@ -1,17 +1,16 @@
 """## What it checks
-The class labels of the last step, beside the token ids that its embeddings look up. A model that
-predicts the next token has labels that are its inputs one position later. Here they are the inputs
-of the same position, of an earlier one, or of two positions later.
+The class labels of the last step, compared with the token ids that its embeddings look up. The
+labels of a next-token model are its inputs one position later. Here they are the inputs of the same
+position, of an earlier one, or of two positions later.
 
-Silent where the labels are one position earlier and the step turns sequences around (`flip`): a
-model that reads backwards; where an embedding of the same step looks up the ids one position
-earlier, or many of them (the decoder of a translation, word dropout); and where less than 99 % of
-the labels agree (a masked language model replaces the tokens that it asks for).
+Not reported if the labels are one position earlier and the step reverses sequences (`flip`), as in
+a backward model; if an embedding of the same step looks up the ids one position earlier, or many of
+them (a translation decoder, word dropout); or if less than 99 % of the labels agree (a masked
+language model replaces the tokens to predict).
 
 ## Why it matters
-With labels that are not shifted, the answer stands in the input: the loss falls to nothing, and the
-model copies. Shifted twice, by the data and by a model that shifts by itself, it learns to skip a
-token.
+With unshifted labels, the answer is in the input: the loss falls to zero, and the model copies.
+With labels shifted twice, in the data and again inside the model, it learns to skip a token.
 
 ## Example
     inputs, labels = ids[:, :-1], ids[:, :-1]
@@ -19,7 +18,7 @@ token.
 ## Fix
     inputs, labels = ids[:, :-1], ids[:, 1:]
 
-Models of transformers shift by themselves: give them `labels=ids`.
+Models from transformers shift the labels themselves: pass `labels=ids`.
 
 ## See also
 ND118 missing-causal-mask
@@ -70,16 +69,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"the labels are the input tokens {where}",
         explanation=f"Of {seen.labels} labels at least 99 % are the tokens that the model reads "
         + (
-            "two positions later: they are shifted twice, and the next token is never asked for."
+            "two positions later: they are shifted twice, and the next token is never predicted."
             if twice
-            else f"{where}: the answer stands in the input, and there is nothing to predict."
+            else f"{where}: the answer is in the input, and there is nothing to predict."
         ),
         culprit=Culprit(kind="data", location=place),
         step=inspection.step,
         weight=confidence(0.9, 0.3 if seen.labels >= 256 else 0.0),
         notes=[
             ("labels compared", seen.labels),
-            ("positions of a sequence", seen.positions),
+            ("positions in a sequence", seen.positions),
             ("compared at", seen.at.place if seen.at is not None else None),
         ],
         fix="shift the labels by one: inputs ids[:, :-1], labels ids[:, 1:]; once, in the data or "

@@ -1,10 +1,10 @@
 """## What it checks
-Losses whose target is 1 or -1 (`cosine_embedding_loss`, `hinge_embedding_loss`,
-`margin_ranking_loss`, `soft_margin_loss`), in the last step: all targets are 0 or 1.
+Losses in the last step that expect targets of 1 or -1 (`cosine_embedding_loss`,
+`hinge_embedding_loss`, `margin_ranking_loss`, `soft_margin_loss`) but get only 0 and 1.
 
 ## Why it matters
-A target of 0 is neither. Its samples add nothing to the loss, or a constant: pairs that are to be
-pushed apart are left alone, and all embeddings end at one place.
+A target of 0 is neither. Its samples add nothing or a constant to the loss: pairs that should be
+pushed apart are ignored, and all embeddings end up in one place.
 
 ## Example
     loss = F.cosine_embedding_loss(a, b, same.float())
@@ -32,7 +32,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, l
     "ND134",
     "unsigned-labels",
     "critical",
-    "labels 0 and 1 for a loss of 1 and -1",
+    "labels 0 and 1 for a loss that expects 1 and -1",
     needs=("inspection",),
     preflight="loss",
 )
@@ -44,9 +44,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("signs", call.index),
-            title=f"{call.name} is given labels 0 and 1, and wants 1 and -1",
-            explanation=f"{share:.0%} of the targets of the last batch are 0, and none is -1. For "
-            "torch a target of 0 stands for neither, and teaches nothing.",
+            title=f"{call.name} gets labels 0 and 1, but expects 1 and -1",
+            explanation=f"{share:.0%} of the targets of the last batch are 0, and none is -1. To "
+            "torch a target of 0 is neither and teaches nothing.",
             culprit=at_call(call, evidence),
             step=0,
             weight=confidence(0.85, 0.3 if share < 1 else 0.0),

@@ -1,12 +1,11 @@
 """## What it checks
-The first batch of each pass that a script makes over data that it does not train on, against the
-first batch of its training: the values of a part have a standard deviation that is more than 2.5
-times as large or as small for pictures, and 20 times for other data. Batches of fewer than eight
-samples are not judged.
+The first batch of each pass over data that the script does not train on, compared with its first
+training batch: the values of a part have a standard deviation that is more than 2.5 times larger or
+smaller for images, or 20 times for other data. Batches of fewer than eight samples are not checked.
 
 ## Why it matters
-The model sees other inputs than those it was trained on, as where one of two transforms lacks its
-normalisation. The validation is bad, and the training looks as if it overfitted.
+The model sees different inputs from those it was trained on, for example if one of two transforms
+lacks its normalisation. The validation is bad, and training looks as if it overfitted.
 
 ## Example
     train = Pictures(train_files, Compose([ToTensor(), Normalize(mean, std)]))
@@ -37,7 +36,7 @@ _FAR = 10.0  # times the other
     "ND135",
     "validation-scale",
     "warning",
-    "a validation whose inputs have another scale",
+    "a validation whose inputs have a different scale",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.asides.scale if evidence.asides is not None else None
@@ -50,9 +49,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         location_key(found.made_at) or ("data", rule.name),
         title=f"the validation's {found.part} are {times:.3g} times as "
         f"{'large' if other[1] > own[1] else 'small'} as the training's",
-        explanation=f"A batch of the training has a mean of {own[0]:.3g} and a standard deviation "
-        f"of {own[1]:.3g} there, and one of the validation {other[0]:.3g} and {other[1]:.3g}: what "
-        "is done to the two is not the same.",
+        explanation=f"A training batch has a mean of {own[0]:.3g} and a standard deviation of "
+        f"{own[1]:.3g} there, a validation batch {other[0]:.3g} and {other[1]:.3g}: the two "
+        "are preprocessed differently.",
         culprit=Culprit(kind="data", location=found.made_at or evidence.data_site),
         phase="data",
         weight=confidence(0.75, 0.6 if times > _FAR else 0.0),
@@ -61,6 +60,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("training", f"{own[0]:.3g} ± {own[1]:.3g}"),
             ("validation", f"{other[0]:.3g} ± {other[1]:.3g}"),
         ],
-        fix="prepare the inputs of the validation as those of the training",
+        fix="preprocess the validation inputs like the training inputs",
         standing=WIRED,
     )

@@ -1,10 +1,10 @@
 """## What it checks
-std or var over no more elements than its correction (1 by default), and batch norm refused for one
-value per channel.
+std or var over no more elements than its correction (1 by default), and batch norm that raises
+because each channel has a single value.
 
 ## Why it matters
-The last batch of an epoch is smaller: 129 samples in batches of 16 leave one of 1. Its unbiased std
-is NaN.
+The last batch of an epoch is often smaller: 129 samples in batches of 16 leave a last batch of 1,
+whose unbiased std is NaN.
 
 ## Example
     adv = (adv - adv.mean()) / (adv.std() + 1e-8)        # len(adv) == 1

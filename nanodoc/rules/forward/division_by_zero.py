@@ -1,10 +1,10 @@
 """## What it checks
 A division, reciprocal, rsqrt or negative power whose divisor is exactly zero at the elements that
-went bad.
+became NaN or inf.
 
 ## Why it matters
-Counts of positives, norms and variances are zero once in a while. The inf from x/0 often becomes
-NaN only some lines later (inf/inf, 0 · inf); the division is the cause.
+Counts of positives, norms and variances are occasionally zero. The inf from x/0 often becomes NaN
+only a few lines later (inf/inf, 0 · inf); the division is the cause.
 
 ## Example
     ratio = n_all / n_pos        # a batch without positives
@@ -82,7 +82,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 _OF_A_NUMBER = Fix(
-    title="the divisor is a Python number: see why it is 0, or take max(divisor, 1e-12)",
+    title="the divisor is a Python number: find out why it is 0, or use max(divisor, 1e-12)",
     confidence="maybe",
 )
 
@@ -96,7 +96,7 @@ def _at_the_root(birth: Birth) -> list[Fix]:
                 replace(fix, replaces=op.location)
                 for fix in guards(
                     op,
-                    "keep the argument of the sqrt away from zero: its gradient there is infinite",
+                    "keep the argument of the sqrt away from zero: its gradient is infinite there",
                 )
             ]
     return []

@@ -1,7 +1,6 @@
 """## What it checks
-An op turned finite values into NaN or inf, and the values it was given at exactly those elements
-lie outside the domain of the function: sqrt or log of a negative number, acos of 1.0000001, pow(−2,
-0.5), atanh(1).
+An op turned finite values into NaN or inf because its inputs at those elements lie outside the
+function's domain: sqrt or log of a negative number, acos of 1.0000001, pow(−2, 0.5), atanh(1).
 
 ## Why it matters
 Rounding is enough: a cosine of 1.0000001, a variance of −1e-9 from E[x²] − E[x]².
@@ -10,8 +9,8 @@ Rounding is enough: a cosine of 1.0000001, a variance of −1e-9 from E[x²] −
     angle = torch.acos((a * b).sum(-1))        # normalised vectors, 1.0000001 after rounding
 
 ## Fix
-Keep the argument inside the domain (clamp), with a margin where the derivative is infinite at its
-border.
+Keep the argument inside the domain (clamp), with a margin where the derivative is infinite at the
+boundary.
 
 ## See also
 ND206 log-of-zero, ND301 infinite-gradient
@@ -43,10 +42,10 @@ _DOMAINS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "acosh": (lambda low, high: low < 1, "x ≥ 1"),
     "atanh": (lambda low, high: low <= -1 or high >= 1, "−1 < x < 1"),
     "erfinv": (lambda low, high: low <= -1 or high >= 1, "−1 < x < 1"),
-    "pow": (lambda low, high: low < 0, "a base ≥ 0 for an exponent that is no whole number"),
+    "pow": (lambda low, high: low < 0, "a base ≥ 0 for a non-integer exponent"),
     "xlogy": (lambda low, high: low < 0, "x > 0"),
-    "lgamma": (lambda low, high: low <= 0, "x that is no integer ≤ 0"),
-    "digamma": (lambda low, high: low <= 0, "x that is no integer ≤ 0"),
+    "lgamma": (lambda low, high: low <= 0, "x that is not 0 or a negative integer"),
+    "digamma": (lambda low, high: low <= 0, "x that is not 0 or a negative integer"),
 }
 
 

@@ -2,14 +2,15 @@
 A softmax, log_softmax, logsumexp or attention kernel with a row in which every entry is −inf.
 
 ## Why it matters
-−inf masks are normal until one row has nothing else: a document of padding only, a query that may
-see no key. The softmax of that row is NaN, and through the shared weights so is every gradient.
+−inf masks are fine until a row contains nothing else: a document that is all padding, a query that
+may attend to no key. The softmax of that row is NaN, and through the shared weights so is every
+gradient.
 
 ## Example
     attn(x, x, x, key_padding_mask=pad)        # pad[71] is all True
 
 ## Fix
-Leave one entry of each row unmasked, or drop the samples that consist of padding only.
+Leave one entry of each row unmasked, or drop samples that consist only of padding.
 
 ## See also
 ND207 indeterminate-form, ND211 mask-constant-overflow
@@ -70,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=[
                 _unmasked(site),
                 Fix(
-                    title="drop samples that consist of padding only",
+                    title="drop samples that consist only of padding",
                     confidence="likely",
                     remedy=WithoutSamples(),
                 ),
@@ -90,6 +91,4 @@ def _unmasked(site: OpFacts) -> Fix:
         else None
     )
     patch = patch or on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)")
-    return Fix(
-        title="leave the rows unmasked in which everything is masked", patch=patch, remedy=remedy
-    )
+    return Fix(title="unmask the rows in which everything is masked", patch=patch, remedy=remedy)

@@ -1,6 +1,6 @@
 """## What it checks
-A CTC loss that is infinite: are there targets longer than their input, counting the blank that must
-stand between repeated labels?
+An infinite CTC loss with targets longer than their input, counting the blank required between
+repeated labels.
 
 ## Why it matters
 Strided encoders shorten the input; one long transcript then makes the loss inf and every gradient
@@ -61,7 +61,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             birth,
-            title="a CTC target that no alignment can reach has an infinite loss",
+            title="a CTC target without a possible alignment has an infinite loss",
             explanation=text,
             exact=1.0 if too_long else 0.6,
             specificity=Specificity.SPECIAL,

@@ -1,16 +1,16 @@
 """## What it checks
-An op made NaN out of an inf that is no accident (a mask constant, a buffer), or out of finite
-inputs in a way that no more specific rule explains.
+An op made NaN from an intentional inf (a mask constant, a buffer), or from finite inputs in a way
+that no more specific rule explains.
 
 ## Why it matters
-A masked −inf is harmless as long as a softmax takes it away. Multiplied by zero, or added to +inf,
-it is NaN.
+A masked −inf is harmless as long as a softmax removes it. Multiplied by zero or added to +inf, it
+becomes NaN.
 
 ## Example
     loss = (scores.masked_fill(pad, float("-inf")) * keep).sum()        # −inf · 0
 
 ## Fix
-Apply the mask where its inf is taken away again, or mask the result with where().
+Apply the mask where its inf is removed again (before a softmax), or mask the result with where().
 
 ## See also
 ND205 fully-masked-softmax
@@ -49,12 +49,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 title=f"{form} is NaN in {site.short}"
                 if birth.kind == "nan"
                 else f"a masked −inf reaches the loss through {site.short}",
-                explanation=f"{site.short} met an inf that was put there on purpose (from "
+                explanation=f"{site.short} got an inf that was put there on purpose (from "
                 f"{', '.join(birth.inf_inputs)})"
                 + (
                     f", and {form} has no value."
                     if birth.kind == "nan"
-                    else ", and nothing after it takes it away."
+                    else ", and nothing after it removes it."
                 ),
                 exact=0.8,
                 specificity=Specificity.FALLBACK,
@@ -62,8 +62,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 fixes=[
                     *_without_inf(birth),
                     Fix(
-                        title="apply the mask where its inf is taken away again (before a "
-                        "softmax), or mask with where() on the result",
+                        title="apply the mask where its inf is removed again (before a softmax), "
+                        "or mask the result with where()",
                         confidence="maybe",
                     ),
                 ],
@@ -74,9 +74,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence,
                 birth,
                 title=f"{site.short} turns finite inputs into NaN",
-                explanation=f"All inputs of {site.short} are finite, its output is not; an "
-                "intermediate "
-                "of the op has no finite value.",
+                explanation=f"All inputs of {site.short} are finite, but its output is not: an "
+                "intermediate value inside the op is not finite.",
                 exact=0.3,
                 specificity=Specificity.FALLBACK,
             )

@@ -1,17 +1,17 @@
 """## What it checks
-log, log2, log10, log1p, logit or xlogy met its pole (log of exactly 0), and the −inf reached the
-loss.
+log, log2, log10, log1p, logit or xlogy was evaluated at its pole (log of exactly 0), and the −inf
+reached the loss.
 
 ## Why it matters
 A sigmoid rounds to exactly 0 below about −104 in float32 (−17 in float16), and to exactly 1 above
-17; a hand-written cross entropy meets that as soon as the model is confident. 0 · log(0) is NaN.
+17; a hand-written cross entropy hits this as soon as the model is confident. 0 · log(0) is NaN.
 
 ## Example
     loss = -(y * torch.log(p) + (1 - y) * torch.log(1 - p)).mean()
 
 ## Fix
-Use the loss that takes logits; where a probability is needed, clamp it by an eps the dtype can
-hold.
+Use the loss that takes logits; where a probability is needed, clamp it with an eps that the dtype
+can represent.
 
 ## See also
 ND303 log-of-softmax, ND210 vanishing-epsilon

@@ -1,10 +1,10 @@
 """## What it checks
-An op in float16 or bfloat16 gave inf from finite inputs. The same op is run again on float32 copies
-of its inputs: finite there means that the dtype, not the mathematics, is at fault.
+An op in float16 or bfloat16 gave inf from finite inputs. The op is re-run on float32 copies of its
+inputs: a finite result means that the dtype, not the math, is at fault.
 
 ## Why it matters
-float16 ends at 65504. Feed-forward outputs, attention scores and squared norms of models trained in
-bfloat16 pass that, and the inf turns into NaN in the next normalisation.
+float16's largest number is 65504. Feed-forward outputs, attention scores and squared norms of
+models trained in bfloat16 exceed it, and the inf turns into NaN in the next normalisation.
 
 ## Example
     with torch.autocast("cuda", dtype=torch.float16):
@@ -63,9 +63,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             birth,
             title=f"{site.short} overflows {dtype}",
             explanation=f"The result reaches {site.upcast_absmax:.4g} when the same op runs in "
-            f"float32, but {dtype} ends at {limit:.5g}. Its largest input is {largest:.4g}."
+            f"float32, but the largest {dtype} is {limit:.5g}. The op's largest input is "
+            f"{largest:.4g}."
             if largest is not None
-            else f"The result reaches {site.upcast_absmax:.4g} in float32; {dtype} ends at "
+            else f"The result reaches {site.upcast_absmax:.4g} in float32; the largest {dtype} is "
             f"{limit:.5g}.",
             exact=1.0,
             growth=True,

@@ -3,7 +3,7 @@ A constant of large magnitude (a mask's −1e9, or a sum of two masks) that beco
 bfloat16, or that torch refuses to convert.
 
 ## Why it matters
-A row of the attention scores that is all −inf has no softmax: it is NaN.
+The softmax of a row of attention scores that is all −inf is NaN.
 
 ## Example
     scores = scores + (1.0 - mask.half()) * -1e9
@@ -60,9 +60,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             birth,
             title=f"the mask constant {value:.4g} becomes −inf in {dtype}",
-            explanation=f"{dtype} ends at ±{limit:.5g}; the constant, or a sum of two of them, is "
-            "beyond "
-            "it, and a row that is all −inf has no softmax.",
+            explanation=f"{dtype} holds at most ±{limit:.5g}; the constant, or a sum of two such "
+            "constants, exceeds that, and the softmax of a row that is all −inf is NaN.",
             exact=1.0,
             specificity=Specificity.SPECIAL,
             extra=[("mask constant", value), (f"largest {dtype}", limit)],

@@ -2,14 +2,14 @@
 An op gave inf from finite inputs, and float32 could not have held the result either.
 
 ## Why it matters
-exp(89) is beyond float32. Where the values had been growing for many steps, the op is only where it
-ended: the learning rate or the initialisation is where it began, and the explanation says so.
+exp(89) is beyond float32. If the values had been growing for many steps, this op is only where it
+ended; it began with the learning rate or the initialisation, and the explanation says so.
 
 ## Example
     weight = torch.exp(log_weight)        # log_weight reached 120
 
 ## Fix
-Bound the argument, or stay with logarithms (logsumexp, logaddexp).
+Bound the argument, or work with logarithms (logsumexp, logaddexp).
 
 ## See also
 ND203 low-precision-overflow
@@ -83,8 +83,8 @@ def _amplified(rule: Rule, evidence: Evidence, birth: Birth, op: OpFacts) -> Cla
         evidence,
         replace(birth, forward=op),
         title=f"{op.short} makes values of {made:.3g}, and {birth.op.short} overflows {where}",
-        explanation=f"Inputs of up to {given:.4g} become {made:.4g} here; what is computed from "
-        f"them passes {LARGEST.get(str(bad_dtype(birth.op)), 0.0):.4g}, the largest "
+        explanation=f"Inputs of up to {given:.4g} become {made:.4g} here; a value computed from "
+        f"them exceeds {LARGEST.get(str(bad_dtype(birth.op)), 0.0):.4g}, the largest "
         f"{bad_dtype(birth.op)}.",
         exact=1.0,
         specificity=Specificity.SPECIAL,
@@ -101,7 +101,7 @@ def _bounded(site: OpFacts) -> list[Fix]:
     if site.short != "exp":
         return [*guards(site, f"bound the argument of {site.short}"), advice]
     logs = Fix(
-        title="take log(sum(exp(x))) in one step: torch.logsumexp",
+        title="compute log(sum(exp(x))) in one step: torch.logsumexp",
         remedy=LogSumExp(location=site.location),
     )
     shifted, *bounded = guards(site, "bound the argument of exp")
@@ -121,7 +121,7 @@ def _growth(evidence: Evidence) -> str:
     finite = [loss for loss in evidence.losses if loss - loss == 0]
     if len(finite) >= 2 and abs(finite[-1]) > 100 * max(abs(finite[0]), 1e-6):
         return (
-            f" The loss had grown from {finite[0]:.4g} to {finite[-1]:.4g} before: look at the "
+            f" The loss had already grown from {finite[0]:.4g} to {finite[-1]:.4g}: check the "
             "learning rate and the initialisation first."
         )
     return ""

@@ -1,7 +1,7 @@
 """## What it checks
-Before the first step: parameters with a NaN or inf, buffers with a NaN, and parameters whose memory
-came from torch.empty and that nothing wrote to during build(). During a step: memory of torch.empty
-that is read unwritten.
+Before the first step: parameters with a NaN or inf, buffers with a NaN, and parameters made by
+torch.empty that nothing wrote to during build(). During a step: memory from torch.empty that is
+read before it is written.
 
 ## Why it matters
 torch.empty holds whatever was there before: zeros today, 1e38 or NaN tomorrow, differently on every
@@ -14,8 +14,8 @@ machine. The loss may stay finite while one layer is dead from the start.
 Initialise it: nn.init.xavier_uniform_(self.weight), or torch.zeros / torch.randn.
 
 ## Options
-A parameter that was handed to NumPy or to C code during build() counts as written. Values that look
-harmless don't count: they are what the memory held before.
+A parameter that was handed to NumPy or to C code during build() counts as written. Values that
+merely look harmless do not: they are what the memory held before.
 
 ## See also
 ND616 optimizer-made-nan
@@ -76,10 +76,10 @@ def _trained_before(rule: Rule, evidence: Evidence, sick: list[ParameterFacts]) 
         stage=Stage.WEIGHTS,
         finding=rule.finding(
             confidence=confidence(0.6),
-            title=f"{count(len(sick), 'parameter')} held non-finite values when the watching began",
-            explanation="The loop had trained before, in iterations that were not watched, because "
-            "it had run for long without a backward pass. One of their updates made "
-            f"{first.name} non-finite.",
+            title=f"{count(len(sick), 'parameter')} held non-finite values when watching began",
+            explanation="The loop had already trained in iterations that were not watched, "
+            "because it first ran for a long time without a backward pass. One of those "
+            f"updates made {first.name} non-finite.",
             culprit=Culprit(
                 kind="optimizer",
                 module=first.module,
@@ -92,8 +92,8 @@ def _trained_before(rule: Rule, evidence: Evidence, sick: list[ParameterFacts]) 
             evidence=tuple((p.name, f"{p.facts.nonfinite} of {p.facts.numel}") for p in sick[:4]),
             fixes=(
                 Fix(
-                    title="let the training begin within the loop's first iterations (a smaller "
-                    "warm-up of the replay buffer), so that its first step is watched",
+                    title="start training within the loop's first iterations (a smaller warm-up "
+                    "of the replay buffer), so that the first step is watched",
                     confidence="maybe",
                 ),
             ),
@@ -106,7 +106,7 @@ def _before_start(rule: Rule, sick: ParameterFacts, position: int, every: tuple[
     if facts.nonfinite:
         what = f"holds {facts.nonfinite} non-finite values of {facts.numel} before the first step"
     else:
-        what = "was never written to: its memory is what torch.empty left there"
+        what = "was never written to: it holds what torch.empty left in memory"
     why = (
         " Its memory came from torch.empty and nothing filled it during build()."
         if sick.never_written
@@ -160,7 +160,7 @@ def _during_step(rule: Rule, evidence: Evidence, leaf: LeafRoot) -> Claim:
     consumer = leaf.consumer
     raw = leaf.kind == "uninitialised"
     title = (
-        "values of torch.empty are used before anything was written there"
+        "values from torch.empty are used before anything is written there"
         if raw
         else f"{leaf.kind} {leaf.name} is non-finite when the step begins"
     )

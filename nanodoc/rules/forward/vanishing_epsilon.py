@@ -1,7 +1,6 @@
 """## What it checks
-A log, root, division or arc function met its singular point although an epsilon was there to
-prevent it: the constant that was added or clamped to, rounded to the tensor's dtype, is 0 (or
-exactly 1).
+A log, root, division or arc function hit its singular point despite an epsilon that should prevent
+it: the constant that was added or clamped to, rounded to the tensor's dtype, is 0 (or exactly 1).
 
 ## Why it matters
 1e-8 is 0 in float16, whose smallest positive number is 6e-8. 1 − 1e-8 is exactly 1 in float32,
@@ -78,7 +77,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence,
                 birth,
                 title=f"the epsilon that guards {site.short} is rounded away in {dtype}",
-                explanation=f"{op.short} at {where} is given {name}={value!r}, which is exactly "
+                explanation=f"{op.short} at {where} gets {name}={value!r}, which is exactly "
                 f"{becomes:g} in {dtype}, so nothing keeps the argument of {site.short} away "
                 "from its singular point.",
                 exact=1.0,

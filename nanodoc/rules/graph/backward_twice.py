@@ -1,12 +1,11 @@
 """## What it checks
-"Trying to backward through the graph a second time." The step is run again to see which tensor led
-into a graph that is gone: a hidden state or buffer kept from the step before, a loss on which
-backward() is called twice, or two losses that share a part of the graph. Both ends are named: the
-line that kept the tensor and the one that read it, or the two backward calls.
+"Trying to backward through the graph a second time." The step is re-run to find the tensor that led
+into a freed graph: a hidden state or buffer kept from the previous step, a loss on which backward()
+is called twice, or two losses that share a part of the graph. The finding names both ends: the line
+that kept the tensor and the one that read it, or the two backward calls.
 
 ## Why it matters
-retain_graph=True silences the error; the graph then grows with every step, until memory or patience
-ends.
+retain_graph=True silences the error; the graph then grows with every step, until memory runs out.
 
 ## Example
     out, self.hidden = self.rnn(x, self.hidden)
@@ -66,9 +65,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             title="backward() walks through a graph that was already freed",
-            explanation="Something this step used was computed before it, with a graph that an "
-            "earlier backward() or autograd.grad() freed. What kept it was not found among the "
-            "model's attributes and the variables of the loss function.",
+            explanation="This step used a tensor that was computed earlier, with a graph that a "
+            "previous backward() or autograd.grad() freed. It was not found among the "
+            "model's attributes or the variables of the loss function.",
             sure=0.2,
         )
 
@@ -84,16 +83,15 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
         evidence,
         carried.kept_at or carried.given_at or carried.reader.site,
         title=f"{name} carries the graph of an earlier step into this one",
-        explanation=f"The {what} {name} still hangs on the graph that made it "
-        f"({carried.node}). This "
-        "step's loss depends on it, so backward() walks into that graph, which the step "
-        "before has already freed. retain_graph=True would only make every step slower "
-        "than the last.",
+        explanation=f"The {what} {name} still holds the graph that made it ({carried.node}). This "
+        "step's loss depends on it, so backward() walks into that graph, which the previous "
+        "step has already freed. retain_graph=True would only make every step slower than "
+        "the last.",
         op=carried.reader,
         other=("read at", carried.reader.location) if carried.kept_at or carried.given_at else None,
         fixes=(
             Fix(
-                title=f"detach {name} before it is kept",
+                title=f"detach {name} before you keep it",
                 patch=detached_assignment(carried.kept_at),
                 verified=detached or None,
                 confidence="machine" if detached else "likely",
@@ -123,10 +121,9 @@ def _two_calls(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
         evidence,
         graph.shared_given_at or shared.site or first,
         title="two losses share a graph that the first backward() frees",
-        explanation="The first loss is computed through ops that the second loss needs as "
-        "well. If the first is not meant to train what lies before this line (a "
-        "discriminator's step), detach its input; else add the losses and call "
-        "backward() once.",
+        explanation="The first loss is computed through ops that the second loss needs as well. "
+        "If the first should not train the layers before this line (a discriminator's step), "
+        "detach its input; else add the losses and call backward() once.",
         op=shared,
         other=("freed at", first),
         fixes=(

@@ -1,24 +1,24 @@
 """## What it checks
-When the run is over, the model is called again on its first input, and once more with sample 0
-changed (without a graph, with BatchNorm on its running statistics). If the output of other samples
-changes, the first call that mixed them is named: a recurrent or attention layer that takes the
-batch for time, a softmax over the batch, a view that regroups elements. Critical where no output
-changes, not even that of sample 0, and a recurrent or attention layer mixes the samples.
+At the end of the run, the model is called again on its first input, and once more with sample 0
+changed (without a graph, with BatchNorm using its running statistics). If the output of other
+samples changes, the finding names the first call that mixed them: a recurrent or attention layer
+that treats the batch as time, a softmax over the batch, a view that regroups elements. Critical if
+no output changes, not even that of sample 0, and a recurrent or attention layer mixes the samples.
 
 ## Why it matters
-Nothing fails and the loss falls, but the model sees other samples' answers in training and none of
-them at inference.
+Nothing fails and the loss falls, but the model sees other samples' answers in training and not at
+inference.
 
 ## Example
-    self.lstm = nn.LSTM(d, h)            # wants (time, batch, feature)
+    self.lstm = nn.LSTM(d, h)            # expects (time, batch, feature)
     out, _ = self.lstm(x)                # x is (batch, time, feature)
 
 ## Fix
     self.lstm = nn.LSTM(d, h, batch_first=True)
 
 ## Options
-`--no-leak-check` leaves the check out. BatchNorm, statistics over the batch and products of all
-pairs of samples (contrastive losses) are accepted.
+`--no-leak-check` disables the check. BatchNorm, statistics over the batch and products of all pairs
+of samples (contrastive losses) are accepted.
 
 ## See also
 ND501 cut-graph
@@ -42,7 +42,7 @@ _HOW = {
     "reshape": "It regroups elements of different samples",
 }
 
-_UNREAD = "no output of the model changed, not even its own; what this layer gives"
+_UNREAD = "no output of the model changed, not even its own; this layer's output"
 
 
 @rule(
@@ -75,7 +75,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     fix = (
         "batch_first=True, or put time first: x.transpose(0, 1)"
         if layered
-        else "work along the dimension that is not the batch"
+        else "work along a dimension other than the batch"
     )
     yield Claim(
         root=location_key(where) or ("leak",),
@@ -114,7 +114,7 @@ def _explanation(leak: LeakFacts, first: tuple[int, ...]) -> str:
     changed = _UNREAD if leak.unread else "the model's output"
     return (
         f"{_HOW[leak.kind]}: when sample {leak.sample} alone was changed, {changed} changed for "
-        f"{count(leak.affected, 'other sample')} of {leak.batch_size - 1} too, first behind this "
+        f"{count(leak.affected, 'other sample')} of {leak.batch_size - 1} too, first after this "
         f"call, whose input is {list(first)} with the batch of {leak.batch_size} in the wrong "
         "place."
     )

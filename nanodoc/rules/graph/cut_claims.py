@@ -168,13 +168,14 @@ def _nothing_left(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
         severity="critical",
         weight=confidence(0.8, 0.5 if evidence.steps_run > 2 else 0.0),
-        title="every gradient is exactly zero: the loss is made of a detached tensor",
-        explanation="It depends on the parameters by value, not by gradient. What else leads from "
-        "the parameters to the loss gives a gradient of zero: no step changes anything.",
+        title="every gradient is exactly zero: the loss is computed from a detached tensor",
+        explanation="Its value depends on the parameters, but no gradient flows back through it. "
+        "All other paths from the parameters to the loss give a gradient of zero: no step "
+        "changes anything.",
         culprit=at_call(cut, evidence),
         step=inspection.step,
         notes=[("parameters with a gradient of exactly zero", len(known))],
-        fix="leave the detach() out of the loss",
+        fix="remove the detach() from the loss",
     )
 
 
@@ -187,8 +188,8 @@ def _dead_term(rule: Rule, evidence: Evidence, cut: CutFacts) -> Claim:
         else ()
     )
     explanation = (
-        f"{EXPLANATIONS[cut.kind](cut)} The term changes the loss that is printed and nothing "
-        f"else: through it no gradient reaches {names(cut.orphans)}."
+        f"{EXPLANATIONS[cut.kind](cut)} The term only changes the printed loss: through it no "
+        f"gradient reaches {names(cut.orphans)}."
     )
     finding = replace(
         claim.finding,
@@ -214,7 +215,7 @@ def _sometimes(rule: Rule, evidence: Evidence, cut: CutFacts) -> Iterable[Claim]
         return
     claim = cut_claim(rule, evidence, cut, cut.orphans)
     where = f"on step{'s' if len(lacking) > 1 else ''} {ranges(lacking)} of {evidence.steps_run}"
-    title = f"{claim.finding.title} {where} only"
+    title = f"{claim.finding.title} only {where}"
     yield replace(
         claim,
         specificity=Specificity.FALLBACK,
@@ -246,11 +247,11 @@ def cut_claim(
     )
     whom = "every trainable parameter" if every else count(len(hurt), "parameter")
     title = f"{TITLES[cut.kind](cut)} keeps gradient from {whom}"
-    explanation = f"{note}{EXPLANATIONS[cut.kind](cut)} Left without a gradient: {names(hurt)}."
+    explanation = f"{note}{EXPLANATIONS[cut.kind](cut)} Without a gradient: {names(hurt)}."
     if graph.loss_rewrapped:
         explanation += (
-            " The loss is wrapped as a new leaf, so backward() succeeds and reaches nothing: drop "
-            "that as well."
+            " The loss is wrapped in a new leaf tensor, so backward() succeeds but reaches "
+            "nothing: remove that as well."
         )
     return Claim(
         root=location_key(where) or ("op", cut.op.index),

@@ -1,16 +1,16 @@
 """## What it checks
 Trainable parameters that an optimizer holds and that get no gradient in any step although the loss
-depends on them. Values are followed from the parameters to the loss through every op, through
-Python numbers and NumPy arrays too; the first op whose input carries gradient and whose output
-should but doesn't is named: detach, .data, .item(), float(), tolist(), .numpy(), torch.tensor or
-torch.as_tensor of tensors, argmax, comparisons, integer casts, rounding, in-place writes behind
-autograd's back, a custom autograd function that returns None. And terms of the loss that have no
-gradient by themselves: samples, codes that are chosen by distance and looked up, and derivatives
-taken without create_graph=True.
+depends on them. nanodoc follows values from the parameters to the loss through every op, Python
+number and NumPy array, and names the first op whose input carries a gradient and whose output
+should but doesn't: detach, .data, .item(), float(), tolist(), .numpy(), torch.tensor or
+torch.as_tensor of tensors, argmax, comparisons, integer casts, rounding, in-place writes that
+autograd does not see, a custom autograd function that returns None. Also terms of the loss that
+have no gradient themselves: samples, codes that are looked up by distance, and derivatives taken
+without create_graph=True.
 
 ## Why it matters
 The parameters stay at their initial values, often without any error: the loss even falls, as far as
-the rest of the model can do without them.
+the rest of the model manages without them.
 
 ## Example
     coordinates = torch.argmax(scores, dim=1).float()
@@ -19,10 +19,10 @@ the rest of the model can do without them.
 ## Fix
 Compute the loss on tensors that carry their graph: logits instead of argmax, `torch.stack` instead
 of `torch.tensor`, torch instead of NumPy. Wrapping the loss in a new tensor with requires_grad=True
-silences the error for ever and trains nothing.
+only silences the error and trains nothing.
 
-Cuts on purpose are not reported: targets, teachers kept as averages, discriminator steps,
-straight-through estimators, as long as every trainable parameter gets its gradient some other way.
+Intended cuts are not reported (targets, averaged teachers, discriminator steps, straight-through
+estimators), as long as every trainable parameter gets its gradient in some other way.
 
 ## See also
 ND509 no-grad-region, ND502 loss-without-grad, ND505 unused-parameter, ND401 no-inf-checks

@@ -38,9 +38,9 @@ def derivative_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(culprit.location) or ("op", call.index),
             standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
             weight=confidence(0.9),
-            title="a derivative in the loss has no graph: nothing is learnt from its term",
-            explanation="torch.autograd.grad gives numbers unless create_graph=True asks for a "
-            "graph of them. The loss is made of them, and passes no gradient back through them.",
+            title="a derivative in the loss has no graph: nothing is learned from its term",
+            explanation="Without create_graph=True, torch.autograd.grad returns values without a "
+            "graph. The loss is computed from them, but no gradient flows back through them.",
             culprit=culprit,
             step=evidence.inspection.step if evidence.inspection is not None else None,
             fix="torch.autograd.grad(…, create_graph=True)",

@@ -1,10 +1,11 @@
 """## What it checks
-The gradients that custom autograd functions return, before autograd looks at them: their shape and
-dtype against those of the inputs they belong to.
+The gradients that custom autograd functions return, before autograd processes them: their shape and
+dtype are compared with those of the inputs they belong to.
 
 ## Why it matters
-A shape that cannot be summed down to the input's raises; one that can is summed without a word, and
-the parameters before it learn from a wrong gradient. The same goes for a dtype that is cast.
+A shape that cannot be summed down to the input's raises an error; one that can is summed silently,
+and the parameters before it learn from a wrong gradient. A different dtype is cast just as
+silently.
 
 ## Example
     return grad_output * weight      # for an input of shape (1, d) that was broadcast to (n, d)
@@ -60,7 +61,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 + (
                     "autograd refuses it."
                     if evidence.failure
-                    else "autograd sums or casts it silently, which is rarely what was meant."
+                    else "autograd sums or casts it silently, which is rarely intended."
                 ),
                 culprit=Culprit(
                     kind="op",
@@ -85,7 +86,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             title="a custom backward returns a gradient that does not fit its input",
-            explanation="As torch's message says; the function could not be told by running the "
-            "step again.",
+            explanation="See torch's message; re-running the step did not show which function it "
+            "is.",
             sure=0.2,
         )

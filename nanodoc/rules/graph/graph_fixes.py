@@ -10,12 +10,12 @@ from nanodoc.facts.graph import CutFacts, GraphFacts, fix_key
 from nanodoc.facts.source import SourceSpan
 
 _ADVICE = {
-    "item": "keep the value a tensor",
+    "item": "keep the value as a tensor",
     "numpy": "do this in torch",
     "integer": "keep it in floating point",
-    "comparison": "compute the loss on the values compared, or on a smooth stand-in such as "
+    "comparison": "compute the loss on the compared values, or on a smooth substitute such as "
     "torch.sigmoid",
-    "flat": "round behind the gradient's back: x + (torch.round(x) - x).detach()",
+    "flat": "round without stopping the gradient: x + (torch.round(x) - x).detach()",
     "in-place": "collect the parts and join them with torch.stack or torch.cat",
     "custom-function": "return the gradient of this input from backward()",
     "rewrapped": "return the loss itself; do not wrap it in a new tensor that requires gradient",
@@ -40,12 +40,14 @@ def fixes_for(
     ]
     for kind in refuted:
         raised = next((e for where, tried, e in graph.raised if (where, tried) == (key, kind)), "")
-        outcome = f"the step raises {raised}" if raised else "the parameters still get none"
+        outcome = f"the step raises {raised}" if raised else "the parameters still get no gradient"
         rows.append({"name": _NAMES[kind], "outcome": outcome, "loss": None})
     worked = verified[0] if verified else None
     if refuted and worked is None and cut.kind in ("detach", "data"):
         # what was tried is no help; a loss that comes first may need it cut
-        title = "keep the graph for this loss; detach only what another loss, or step, is given"
+        title = (
+            "keep the graph for this loss; detach only what you pass to a different loss or step"
+        )
         return (Fix(title=title, confidence="likely"),), tuple(rows)
     return (_fix(cut, worked),), tuple(rows)
 

@@ -28,19 +28,19 @@ def _region(cut: CutFacts) -> str:
 def _region_why(cut: CutFacts) -> str:
     if cut.region_kind == "checkpoint":
         return (
-            "A reentrant checkpoint runs its function with gradients off and only records it if "
+            "A reentrant checkpoint runs its function with gradients off and records it only if "
             "one of its inputs requires gradient; none does here."
         )
     return (
-        f"Everything inside {_region(cut)} is computed without a graph, so nothing leads back from "
-        "what comes out."
+        f"Everything inside {_region(cut)} is computed without a graph, so no gradient flows back "
+        "from its results."
     )
 
 
 TITLES: dict[str, Text] = {
     "detach": lambda cut: "detach()",
     "data": lambda cut: ".data",
-    "rewrapped": lambda cut: "wrapping the loss anew",
+    "rewrapped": lambda cut: "wrapping the loss in a new tensor",
     "item": lambda cut: (
         f"{'tolist()' if 'tolist' in cut.op.op else 'turning a tensor into a Python number'}"
     ),
@@ -51,32 +51,28 @@ TITLES: dict[str, Text] = {
     "comparison": lambda cut: f"the comparison {_op(cut)} has no derivative and",
     "region": _region,
     "frozen-midway": lambda cut: "requires_grad switched off inside the step",
-    "in-place": lambda cut: "writing into a tensor behind autograd's back",
+    "in-place": lambda cut: "an in-place write that autograd does not see",
     "flat": lambda cut: f"{_op(cut)} has a derivative of zero everywhere and",
     "custom-function": lambda cut: "a custom autograd function that returns None",
 }
 
 EXPLANATIONS: dict[str, Text] = {
     "detach": lambda cut: (
-        "detach() returns the same values without their graph; on the way to the loss that ends "
+        "detach() returns the same values without their graph; on the way to the loss, it ends "
         "the gradient's path."
     ),
     "data": lambda cut: (
-        ".data returns the same values without their graph; on the way to the loss that ends the "
+        ".data returns the same values without their graph; on the way to the loss, it ends the "
         "gradient's path."
     ),
     "rewrapped": lambda cut: (
         "A new tensor that requires gradient is a leaf: backward() starts and ends there."
     ),
-    "item": lambda cut: (
-        "A Python number carries no graph; a tensor made of it again starts from nothing."
-    ),
-    "numpy": lambda cut: (
-        "A NumPy array carries no graph; a tensor made of it again starts from nothing."
-    ),
+    "item": lambda cut: "A Python number carries no graph; a tensor made from it starts a new one.",
+    "numpy": lambda cut: "A NumPy array carries no graph; a tensor made from it starts a new one.",
     "rebuilt": lambda cut: (
-        f"{cut.op.op} copies the numbers of the tensors it is given into a new tensor, without "
-        "their graphs."
+        f"{cut.op.op} copies the values of its input tensors into a new tensor, without their "
+        "graphs."
     ),
     "no-derivative": lambda cut: (
         f"The result of {_op(cut)} does not change smoothly with its input, so autograd stops "
@@ -96,7 +92,7 @@ EXPLANATIONS: dict[str, Text] = {
     ),
     "in-place": lambda cut: (
         "The values are written through an alias that autograd does not follow, so the tensor "
-        "that is read later has no graph."
+        "has no graph when it is read later."
     ),
     "flat": lambda cut: (
         "Its output is constant between jumps: gradient flows through it and is exactly zero."

@@ -1,7 +1,7 @@
 """## What it checks
 Attributes of the model's modules and variables of the loss function or train_step that hold tensors
-with a graph, and whether the number of autograd nodes behind them grows from step to step (looked
-at in the first four).
+with a graph whose number of autograd nodes grows from step to step (checked in the first four
+steps).
 
 ## Why it matters
 Every step's graph stays in memory: it grows until the process is killed.
@@ -31,7 +31,7 @@ from nanodoc.rules.base import location_key
     "ND510",
     "growing-graph",
     "warning",
-    "something kept across steps holds on to every step's graph",
+    "a value kept across steps keeps every step's graph alive",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if evidence.failure is not None:
@@ -46,17 +46,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             finding=rule.finding(
                 confidence=confidence(0.7, 0.3 if where else 0.0),
                 title=f"{growing.name} keeps the graph of every step",
-                explanation=f"Behind {growing.name} hang more autograd nodes after each step "
-                f"({nodes}), "
-                "and with them whatever those steps saved.",
+                explanation=f"{growing.name} holds more autograd nodes after each step ({nodes}), "
+                "along with everything those steps saved.",
                 culprit=Culprit(kind="op", location=where),
                 phase="forward",
                 step=None,
                 evidence=(("autograd nodes, step by step", nodes),),
                 fixes=(
                     Fix(
-                        title="keep numbers, not graphs: add .detach() (or .item()) to what goes "
-                        f"into {growing.name}",
+                        title="keep numbers, not graphs: add .detach() (or .item()) to the "
+                        f"values stored in {growing.name}",
                         confidence="likely",
                     ),
                 ),

@@ -9,8 +9,8 @@ The step cannot run.
     self.weight[0] = 0      # in forward()
 
 ## Fix
-Compute a new tensor (`weight = self.weight * mask`), or write under torch.no_grad() where the value
-itself is to change.
+Compute a new tensor (`weight = self.weight * mask`), or write under torch.no_grad() if the value
+itself should change.
 
 ## See also
 ND504 in-place-overwrite
@@ -49,14 +49,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         evidence,
         innermost(evidence),
         title=f"{what} is written to in place",
-        explanation="A leaf's own values are what the optimizer updates; autograd refuses to "
-        "change them inside a graph.",
+        explanation="A leaf holds the values that the optimizer updates; autograd does not allow "
+        "changing them inside a graph.",
         parameter=name,
         other=("made at", registered),
         fixes=(
             Fix(
-                title="write to a new tensor, or under torch.no_grad() where the value itself is "
-                "meant to change",
+                title="write to a new tensor, or write under torch.no_grad() if the value itself "
+                "should change",
                 confidence="likely",
             ),
         ),

@@ -1,12 +1,12 @@
 """## What it checks
 "One of the variables needed for gradient computation has been modified by an inplace operation."
-The step is run again and every saved tensor's version is checked as autograd checks it: the op that
-saved it and the op that overwrote it are both named, or the optimizer.step() that came between a
+The step is re-run and every saved tensor's version is checked as autograd does. The finding names
+the op that saved it and the op that overwrote it, or the optimizer.step() that came between a
 forward pass and its backward.
 
 ## Why it matters
 The error is raised in backward, far from either line, and its hint (anomaly detection) names the op
-that saved, not the one that wrote.
+that saved the tensor, not the one that overwrote it.
 
 ## Example
     norm = x.pow(2).sum(1, keepdim=True).sqrt()      # pow saves x
@@ -60,8 +60,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             title="a tensor that backward needs was overwritten in place",
-            explanation="When the step was run again the write was not seen; torch's message "
-            "names the tensor.",
+            explanation="The write did not show when the step was re-run; torch's message names "
+            "the tensor.",
             sure=0.1,
         )
         return
@@ -90,8 +90,8 @@ def _by_optimizer(found: OverwriteFacts) -> Account:
         title="the optimizer stepped between a forward pass and its backward",
         explanation=f"{_saver(found)} saved "
         f"{found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
-        f"{list(found.shape)} for its derivative, and this step() "
-        "overwrote it before the derivative was taken.",
+        f"{list(found.shape)} for its derivative, and this step() overwrote it before the "
+        "derivative was computed.",
         fixes=(
             Fix(
                 title="call every backward() first, or run the forward pass again after step()",
@@ -132,9 +132,9 @@ def _view_write(rule: Rule, evidence: Evidence) -> Claim:
         evidence,
         where,
         title="an in-place write to a view that autograd cannot follow",
-        explanation="Views that come out of one call together (unbind, split, chunk, iteration "
-        "over a tensor), or that were made under no_grad, can't be written to in place where "
-        "gradients are needed.",
+        explanation="Views returned together by one call (unbind, split, chunk, iteration over a "
+        "tensor), or made under no_grad, can't be written to in place if gradients are "
+        "needed.",
         fixes=(
             Fix(
                 title="write the result to a new tensor",

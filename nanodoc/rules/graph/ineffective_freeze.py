@@ -1,9 +1,9 @@
 """## What it checks
-`module.requires_grad = False`, which sets a plain attribute on the module, while its parameters
-still require gradient.
+`module.requires_grad = False`, which sets a plain attribute on the module; its parameters still
+require gradient.
 
 ## Why it matters
-The part that was meant to be frozen trains.
+The part that should be frozen is trained.
 
 ## Example
     model.backbone.requires_grad = False
@@ -42,15 +42,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             finding=rule.finding(
                 confidence=confidence(0.8, 0.4 if line else 0.0),
                 title=f"requires_grad = False on a module freezes nothing: {path or kind}",
-                explanation=f"{kind} has no such setting: the assignment made a plain attribute, "
-                "and its "
-                "parameters go on training.",
+                explanation=f"{kind} has no such setting: the assignment creates a plain "
+                "attribute, and its parameters are still trained.",
                 culprit=Culprit(kind="module", module=path, module_type=kind, location=line),
                 phase="setup",
                 step=None,
                 fixes=(
                     Fix(
-                        title="call requires_grad_(False), which goes over its parameters",
+                        title="call requires_grad_(False), which applies to all its parameters",
                         confidence="machine",
                     ),
                 ),

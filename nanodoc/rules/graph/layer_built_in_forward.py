@@ -1,17 +1,17 @@
 """## What it checks
-Modules with parameters that are made during the step, on the way to the loss. Looked at where a
-step's graph is examined: parameters without a gradient were seen, or `nanodoc check-grad-graph` was
-called.
+Modules with parameters that are created during the step, on the way to the loss. Checked only when
+a step's graph is examined: if parameters without a gradient were seen, or in `nanodoc
+check-grad-graph`.
 
 ## Why it matters
-The layer has new random weights at every step and never learns.
+The layer has new random weights in every step and never learns.
 
 ## Example
     def forward(self, x):
         return nn.Linear(64, 10)(x)
 
 ## Fix
-Make it in __init__.
+Create it in __init__.
 
 ## See also
 ND505 unused-parameter
@@ -46,17 +46,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             position=-3,
             finding=rule.finding(
                 confidence=confidence(0.7, 0.6),
-                title=f"{made[0].split('.')[0]} is built anew in every forward pass",
-                explanation=f"{', '.join(made[:4])} are made inside the step, with fresh random "
-                "values "
-                "each time; no optimizer ever holds them.",
+                title=f"{made[0].split('.')[0]} is built again in every forward pass",
+                explanation=f"{', '.join(made[:4])} are created inside the step, with new random "
+                "values each time; no optimizer ever holds them.",
                 culprit=Culprit(kind="op", location=line),
                 phase="forward",
                 step=evidence.graph.step if evidence.graph else None,
                 effects=effects(evidence),
                 fixes=(
                     Fix(
-                        title="make the layer in __init__ and call it in forward",
+                        title="create the layer in __init__ and call it in forward",
                         confidence="likely",
                     ),
                 ),

@@ -1,10 +1,10 @@
 """## What it checks
-A loss that requires no gradient although nothing on its way was cut: it depends on no trainable
-parameter, or gradients were switched off for good before training began.
+A loss that does not require gradient although nothing on its path was cut: it depends on no
+trainable parameter, or gradients were switched off permanently before training began.
 
 ## Why it matters
 backward() raises "element 0 of tensors does not require grad and does not have a grad_fn". Making
-the loss require gradient silences that and trains nothing.
+the loss require gradient only silences that and trains nothing.
 
 ## Example
     torch.set_grad_enabled(False)      # left over from evaluation
@@ -71,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         where = off or (site.site if site else None)
         title = "gradients were switched off before training began"
         why = (
-            "torch.set_grad_enabled(False) was called outside of any `with`, so it holds for "
+            "torch.set_grad_enabled(False) was called outside of any `with`, so it applies to "
             "everything that follows."
         )
         fix = "use `with torch.no_grad():` around the code that needs it"
@@ -89,7 +89,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.7, 0.4 if where else 0.0, 0.4 if evidence.failure else 0.0),
             title=title,
             explanation=why
-            + (f" Read, but without effect on the loss: {names(used)}." if used else ""),
+            + (f" Read, but without an effect on the loss: {names(used)}." if used else ""),
             culprit=Culprit(
                 kind="op",
                 op=site.op if site else None,

@@ -1,11 +1,12 @@
 """## What it checks
 A loss that is nothing but distances or similarities between two sides that one network computes
-from the batch, where gradients pass through both sides: with a few layers more on one side
-(SimSiam, BYOL), or with none. No targets, no negatives, no spread of the outputs counts.
+from the batch, with gradients through both sides: with a few more layers on one side (SimSiam,
+BYOL), or with none. The loss has no targets, no negatives and no term for the spread of the
+outputs.
 
 ## Why it matters
-Both sides can come together at a constant, whatever the input is. The loss is perfect then, and the
-network tells nothing of its inputs.
+Both sides can collapse to a constant, whatever the input. The loss is then perfect, and the output
+says nothing about the input.
 
 ## Example
     loss = -F.cosine_similarity(predictor(z1), z2).mean()
@@ -44,7 +45,7 @@ _MOST = 64  # calls between the loss and its distances
     "ND519",
     "missing-stop-gradient",
     "warning",
-    "both sides of a loss without negatives learn",
+    "both sides of a loss without negatives get gradients",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -58,7 +59,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     alike = out is not None and out.inputs_differ and out.spread < _ALIKE
     more = max((side for side in sides if side is not None), key=len)
     apart = (
-        f", but for {sorted(more)[0]}"
+        f", except for {sorted(more)[0]}"
         + (f" and {len(more) - 1} more parameters of one side" if len(more) > 1 else "")
         if more
         else ""
@@ -66,10 +67,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(meeting.site) or ("stop-gradient",),
-        title="both sides of the only loss learn, and nothing keeps them from being a constant",
+        title="both sides of the only loss get gradients, and nothing prevents a constant output",
         explanation=f"{meeting.name} compares two outputs of the same layers{apart}. Gradients "
-        "pass through both, and the loss holds no targets and no negatives: an output that is the "
-        "same for every input makes it perfect.",
+        "pass through both, and the loss has no targets and no negatives: an output that is "
+        "the same for every input makes it perfect.",
         culprit=at_call(meeting, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.65, 0.4 if more else 0.0, 0.5 if alike else 0.0),

@@ -1,7 +1,7 @@
 """## What it checks
-Trainable layers, held by an optimizer, that run inside torch.no_grad(), torch.inference_mode(),
-torch.set_grad_enabled(False) or a reentrant checkpoint none of whose inputs requires gradient, in
-every step. The line that opened the region is named.
+Trainable layers, held by an optimizer, that in every step run inside torch.no_grad(),
+torch.inference_mode(), torch.set_grad_enabled(False) or a reentrant checkpoint without an input
+that requires gradient. The finding names the line that opened the region.
 
 ## Why it matters
 The layers never learn. A teacher whose weights are an average of another module's is not reported.
@@ -11,7 +11,7 @@ The layers never learn. A teacher whose weights are an average of another module
         features = self.encoder(x)      # self.encoder.parameters() are in the optimizer
 
 ## Fix
-Take the layers out of the region, or freeze them and leave them out of the optimizer.
+Move the layers out of the region, or freeze them and leave them out of the optimizer.
 
 ## See also
 ND501 cut-graph, ND508 unexpectedly-frozen

@@ -1,20 +1,20 @@
 """## What it checks
-Trainable parameters that get gradients and that no optimizer holds, and which nothing else moves
-during the run. Parameters of modules that the loss function uses beside the model count too, and
-single numbers that require a gradient and belong to no module. Where all of them were loaded from a
-checkpoint during build() this is information only: leaving a pretrained part out of the optimizer
-is a common way to keep it.
+Trainable parameters that get gradients but that no optimizer holds and nothing else changes during
+the run. This includes parameters of other modules that the loss function uses, and single numbers
+that require a gradient and belong to no module. If all of them were loaded from a checkpoint during
+build(), this is only information: leaving a pretrained part out of the optimizer is a common way to
+keep it.
 
 ## Why it matters
-They keep their initial values. The loss falls all the same, as far as the rest of the model can do
+They keep their initial values. The loss still falls, as far as the rest of the model manages
 without them.
 
 ## Example
     optimizer = torch.optim.AdamW(model.encoder.parameters())      # and the head?
 
 ## Fix
-Hand them to the optimizer, or freeze them with requires_grad_(False). Layers, adapters among them,
-that are put into a model behind its optimizer are in none: make the optimizer last.
+Pass them to the optimizer, or freeze them with requires_grad_(False). Layers (such as adapters)
+added to a model after its optimizer was created are in no optimizer: create the optimizer last.
 
 ## See also
 ND507 stale-optimizer, ND514 unregistered-module
@@ -83,7 +83,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"They get gradients (norm {first.gradient:.3g} for {first.name}) and "
             f"nothing updates them, so {names(tops)} stay{'s' if len(tops) == 1 else ''} at "
             f"{_where_they_stay(len(tops), loaded=loaded)}."
-            + (" They were made after the optimizer." if before else "")
+            + (" They were created after the optimizer." if before else "")
             + (" Two optimizers hold the same parameters instead." if given_twice else ""),
             culprit=Culprit(
                 kind="parameter",
@@ -98,10 +98,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             effects=effects(evidence),
             fixes=(
                 Fix(
-                    title="make the optimizer after them"
+                    title="create the optimizer after them"
                     if before
-                    else f"hand {names([p.name for p in missing])} to the optimizer, or set "
-                    "requires_grad=False if they are to stay",
+                    else f"pass {names([p.name for p in missing])} to the optimizer, or set "
+                    "requires_grad=False if they should stay fixed",
                     confidence="likely",
                 ),
             ),
@@ -134,9 +134,9 @@ def _of_no_module(rule: Rule, evidence: Evidence, facts: OwnershipFacts) -> Iter
             severity="warning",
             confidence=confidence(0.7, 0.4 if facts.steps > 1 else 0.0),
             title="a number that requires a gradient is in no optimizer",
-            explanation=f"The loss is made of it by {first.name} at "
-            f"{first.site.place if first.site is not None else 'a call'}. It belongs to no module "
-            "either, and nothing writes to it in the step: it keeps the value that it was given.",
+            explanation=f"The loss uses it through {first.name} at "
+            f"{first.site.place if first.site is not None else 'a call'}. It belongs to no "
+            "module either, and nothing writes to it in the step: it keeps its initial value.",
             culprit=Culprit(
                 kind="optimizer", op=first.name, location=_wrong_optimizer(facts) or first.site
             ),
@@ -146,8 +146,8 @@ def _of_no_module(rule: Rule, evidence: Evidence, facts: OwnershipFacts) -> Iter
             effects=effects(evidence),
             fixes=(
                 Fix(
-                    title="hand it to the optimizer (deepxde: external_trainable_variables), or "
-                    "set requires_grad=False if it is to stay",
+                    title="pass it to the optimizer (deepxde: external_trainable_variables), or "
+                    "set requires_grad=False if it should stay fixed",
                     confidence="likely",
                 ),
             ),
@@ -171,5 +171,5 @@ def _wrong_optimizer(facts: OwnershipFacts) -> SourceSpan | None:
 
 def _where_they_stay(layers: int, *, loaded: bool) -> str:
     if loaded:
-        return "the values loaded"
+        return "the loaded values"
     return "its initial values" if layers == 1 else "their initial values"

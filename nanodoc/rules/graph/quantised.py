@@ -1,5 +1,5 @@
-"""A code that is looked up by its distance, and goes on into a network without a way back to what
-it was chosen for."""
+"""A code that is looked up by its distance and passed on to a network without a gradient back to
+its encoder."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
             standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
             severity="warning",
             weight=confidence(0.8, 0.3 if choice.name in _NEAREST else 0.1),
-            title="the nearest code carries no gradient back to what it was chosen for",
-            explanation=f"{encoder.module or encoder.name} gives what the code is the nearest to, "
-            "and a choice is not differentiated. What the loss says of "
-            f"{layer.module or layer.name} and of all behind it does not reach "
+            title="the nearest code passes no gradient back to the encoder",
+            explanation=f"The code nearest to the output of {encoder.module or encoder.name} is "
+            "chosen, and a choice has no derivative. The gradient from "
+            f"{layer.module or layer.name} and the layers after it does not reach "
             f"{encoder.module or encoder.name}.",
             culprit=at_call(at, evidence),
             step=evidence.inspection.step if evidence.inspection is not None else None,
             notes=[
                 ("chosen at", choice.site.place if choice.site is not None else None),
-                ("goes on into", layer.module or layer.name),
+                ("passed on to", layer.module or layer.name),
             ],
-            fix="straight through: z + (code - z).detach()",
+            fix="straight-through: z + (code - z).detach()",
         )
         return
 

@@ -1,10 +1,10 @@
 """## What it checks
-One module object with parameters that stands several times in an nn.Sequential, nn.ModuleList or
+One module object with parameters that appears several times in an nn.Sequential, nn.ModuleList or
 nn.ModuleDict.
 
 ## Why it matters
-The model has as many layers as it seems, but the weights of one. Where sharing is meant, call the
-one layer in a loop: that says so.
+The model appears to have many layers, but they share the weights of one. If sharing is intended,
+call the one layer in a loop, which makes that clear.
 
 ## Example
     self.layers = nn.ModuleList([layer] * 6)
@@ -30,7 +30,7 @@ from nanodoc.facts.evidence import Evidence
     "ND515",
     "repeated-module",
     "warning",
-    "one layer several times in a container",
+    "the same layer several times in a container",
     needs=("ownership",),
     preflight="optimizer",
 )
@@ -45,11 +45,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             position=-2,
             finding=rule.finding(
                 confidence=confidence(0.6, 0.3 if repeated.registered_at else 0.0),
-                title=f"one {repeated.module_type} stands {times} times in "
+                title=f"the same {repeated.module_type} appears {times} times in "
                 f"{repeated.container or repeated.container_type}",
                 explanation=f"{', '.join(repeated.positions[:4])}{' …' if times > 4 else ''} are "
                 f"one object: {times} layers share one set of {repeated.parameters} weights. "
-                "`[layer] * n` repeats the reference, it makes no copies.",
+                "`[layer] * n` repeats the reference and makes no copies.",
                 culprit=Culprit(
                     kind="module",
                     module=repeated.positions[0],
@@ -61,7 +61,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 evidence=(("positions", times), ("parameters shared", repeated.parameters)),
                 fixes=(
                     Fix(
-                        title="make one layer per position: [Layer(...) for _ in range(n)], or "
+                        title="create one layer per position: [Layer(...) for _ in range(n)], or "
                         "copy.deepcopy(layer)",
                         confidence="likely",
                     ),

@@ -32,13 +32,14 @@ def sampled_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
             severity="warning",
             weight=confidence(0.8, 0.3 if call.arguments[0].requires_grad else 0.1),
-            title="a sample carries no gradient to the mean and deviation it was drawn with",
-            explanation="torch.normal and Distribution.sample() draw; they are not differentiated. "
-            f"The sample goes on into {layer.module or layer.name}, so what made its mean and "
-            "deviation learns nothing from all that follows.",
+            title="a sample passes no gradient to the mean and deviation it was drawn with",
+            explanation="torch.normal and Distribution.sample() draw random values without a "
+            f"gradient. The sample is passed on to {layer.module or layer.name}, so the "
+            "layers that made its mean and deviation learn nothing from the rest of the "
+            "network.",
             culprit=at_call(call, evidence),
             step=evidence.inspection.step if evidence.inspection is not None else None,
-            notes=[("goes on into", layer.module or layer.name)],
+            notes=[("passed on to", layer.module or layer.name)],
             fix="mean + deviation * torch.randn_like(deviation), or rsample()",
         )
         return

@@ -1,7 +1,7 @@
 """## What it checks
-An optimizer that holds tensors belonging to no module in sight, without a gradient, while
+An optimizer that holds tensors that belong to no known module and have no gradient, while
 parameters of the model are in no optimizer: a layer was replaced, or the model copied, after the
-optimizer was made.
+optimizer was created.
 
 ## Why it matters
 The optimizer updates the old layer; the new one never learns.
@@ -11,7 +11,7 @@ The optimizer updates the old layer; the new one never learns.
     model.head = nn.Linear(512, classes)
 
 ## Fix
-Make the optimizer after the last change to the model.
+Create the optimizer after the last change to the model.
 
 ## See also
 ND506 parameter-not-in-optimizer
@@ -59,14 +59,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.8, 0.4 if facts.replaced_at else 0.0, 0.3 if where else 0.0),
             title=f"the optimizer holds {count(len(facts.stale), 'tensor')} that the model no "
             "longer has",
-            explanation="It was made before the model was complete: "
+            explanation="It was created before the model was complete: "
             f"{names([p.name for p in missing])} came later, "
             + ("gets" if len(missing) == 1 else "get")
             + " gradients, and no optimizer has "
             + ("it" if len(missing) == 1 else "them")
-            + f", while {count(len(facts.stale), 'tensor')} that it was given "
+            + f", while {count(len(facts.stale), 'tensor')} that it holds "
             + ("belongs" if len(facts.stale) == 1 else "belong")
-            + " to nothing.",
+            + " to no module.",
             culprit=Culprit(
                 kind="parameter",
                 module=first.module or None,
@@ -80,7 +80,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             effects=effects(evidence),
             fixes=(
                 Fix(
-                    title="make the optimizer after the last change to the model",
+                    title="create the optimizer after the last change to the model",
                     confidence="likely",
                 ),
             ),

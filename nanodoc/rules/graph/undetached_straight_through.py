@@ -1,9 +1,9 @@
 """## What it checks
-A sum of the form x + (q - x) with nothing detached: it is q, and its gradient goes to q alone.
+A sum of the form x + (q - x) with nothing detached: it equals q, and its gradient goes only to q.
 
 ## Why it matters
 The straight-through estimator gives the values of q and the gradient of x. Without detach() the two
-x cancel, in the values and in the gradient: what comes before x hears nothing of the loss behind.
+x cancel, in the values and in the gradient: the layers before x get no gradient from the loss.
 
 ## Example
     quantized = inputs + (quantized - inputs)
@@ -48,9 +48,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 rule,
                 location_key(total.site) or ("sum", total.index),
                 title="x + (q - x) is q: nothing is detached",
-                explanation=f"The sum of shape {list(total.shape)} has the values of what is "
-                "quantised, and its gradient goes there, too. What it was made from has none "
-                "from here.",
+                explanation=f"The sum of shape {list(total.shape)} has the quantised values, and "
+                "its gradient also goes to them. The unquantised input gets no gradient from "
+                "here.",
                 culprit=at_call(total, evidence),
                 step=len(evidence.losses) - 1,
                 weight=confidence(0.8, 0.5),

@@ -1,20 +1,19 @@
 """## What it checks
-Models that are frozen as a whole although a training step is run, whose last layer is frozen at
-fresh values while earlier ones train (of a classifier of transformers also beside adapters of
-peft), in which only normalisation layers train, whose adapters are frozen at zero, or that hold one
-module under two names (a target network that was to be a copy) and freeze it at fresh values. A
-frozen backbone under a trained head is what freezing is for, and is
-not reported.
+Models in training that are completely frozen, whose last layer is frozen at its initial values
+while earlier ones train (for a transformers classifier, also while peft adapters train), in which
+only normalisation layers train, whose adapters are frozen at zero, or that hold one module under
+two names (a target network that should be a copy) and freeze it at its initial values. A frozen
+backbone under a trained head is the normal use of freezing and is not reported.
 
 ## Why it matters
-What is frozen by mistake never learns, and nothing says so.
+A part that is frozen by mistake never learns, and no error is raised.
 
 ## Example
     for name, p in model.named_parameters():
         p.requires_grad = "backbone" in name      # the wrong way round
 
 ## Fix
-Freeze only what is meant to stay.
+Freeze only what should stay fixed.
 
 ## See also
 ND502 loss-without-grad, ND517 ineffective-freeze
@@ -66,11 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             title=title,
             explanation=why
-            + (
-                " The optimizer was given frozen parameters all the same."
-                if frozen.in_optimizer
-                else ""
-            ),
+            + (" The optimizer got frozen parameters anyway." if frozen.in_optimizer else ""),
             culprit=Culprit(
                 kind="parameter",
                 module=frozen.head_frozen,
@@ -81,7 +76,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             phase="setup",
             step=None,
             effects=effects(evidence),
-            fixes=(Fix(title="freeze only what is meant to stay", confidence="likely"),),
+            fixes=(Fix(title="freeze only what should stay fixed", confidence="likely"),),
         ),
     )
 
@@ -106,8 +101,8 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
         return (
             "warning",
             f"{other} is {one} itself, and both are frozen at their initial values",
-            f"One module has the two names. The line that froze {other}, as a copy that is to "
-            f"follow, has frozen {one} with it.",
+            f"Both names refer to the same module. The line that froze {other}, which should be a "
+            f"copy, has also frozen {one}.",
         )
     if frozen.head_frozen:
         return (
@@ -115,7 +110,7 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             f"the last layers ({frozen.head_frozen}) are frozen at their initial values",
             f"{frozen.head_frozen} was never loaded from a checkpoint and requires no gradient, "
             + (
-                "while adapters train: peft trains a new last layer where it is told the task "
+                "while adapters train: peft trains a new last layer only if you pass the task "
                 "(task_type) or the layer (modules_to_save)."
                 if frozen.beside_adapters
                 else "while layers right before it train and earlier ones don't."
@@ -128,9 +123,8 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             f"{frozen.zero[0]}{more} are frozen at zero"
             if more
             else f"{frozen.zero[0]} is frozen at zero",
-            "All elements are zero, as an adapter's last layer begins, and no gradient is "
-            "required: what the layer gives is zero for ever, and what comes before it learns "
-            "nothing.",
+            "All elements are zero, like a new adapter's last layer, and requires_grad is False: "
+            "the layer's output stays zero, and the layers before it learn nothing.",
         )
     if frozen.only_norms_train and not frozen.trainable > frozen.frozen:
         return (

@@ -1,12 +1,12 @@
 """## What it checks
 Modules and parameters that a module keeps in a plain list, tuple, dict, set or object, that take
-part in the forward pass and get gradients, and that no optimizer holds. A frozen teacher hidden in
-a list on purpose is not reported. On an accelerator also those that `.to()` left on another device,
-where a call that was given one of them raises.
+part in the forward pass and get gradients, but that no optimizer holds. A frozen teacher hidden in
+a list on purpose is not reported. On an accelerator, also those that `.to()` left on a different
+device, if a call that uses one of them raises.
 
 ## Why it matters
-parameters(), state_dict(), to() and train() pass them by: they never learn, are not saved, and stay
-on the CPU.
+parameters(), state_dict(), to() and train() skip them: they never learn, are not saved, and stay on
+the CPU.
 
 ## Example
     self.layers = [nn.Linear(d, d) for _ in range(4)]
@@ -37,7 +37,7 @@ from nanodoc.rules.base import count, effects
     "ND514",
     "unregistered-module",
     "critical",
-    "layers in a plain container, out of reach of parameters()",
+    "layers in a plain container, invisible to parameters()",
     needs=("ownership",),
     preflight="optimizer",
 )
@@ -68,11 +68,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 explanation=f"{count(hidden.tensors, 'trainable tensor')} ({hidden.parameters} "
                 f"values) in {hidden.owner_type}.{hidden.attribute} take part in the forward "
                 f"pass{'' if left else ' and get gradients'}, but a module only registers "
-                "what is "
-                "assigned to it directly or sits in a module container: "
-                f"{'' if hidden.in_optimizer else 'no optimizer holds them, and '}"
-                "state_dict() and .to() pass them "
-                f"by{f': they stayed on {left}, and the model is elsewhere' if left else ''}.",
+                "what is assigned to it directly or is in a module container: "
+                f"{'' if hidden.in_optimizer else 'no optimizer holds them, and '}state_dict() "
+                "and .to() skip "
+                f"them{f': they stayed on {left}, and the model is elsewhere' if left else ''}.",
                 culprit=Culprit(
                     kind="module",
                     module=hidden.owner,

@@ -1,9 +1,8 @@
 """## What it checks
-Trainable parameters handed to an optimizer that no op reads in any step, or whose results the loss
-does not depend on. Reported as information (unused heads and experts are common), as a warning
-where a fresh layer of the same kind is built in forward in their place, and where an optimizer
-steps again and again after a backward and none of its parameters has a gradient in 200 steps and
-more.
+Trainable parameters in an optimizer that no op reads in any step, or whose results the loss does
+not depend on. Reported as information (unused heads and experts are common); as a warning if
+forward builds a new layer of the same kind in their place, or if an optimizer keeps stepping after
+a backward while none of its parameters has a gradient in 200 steps or more.
 
 ## Why it matters
 They stay at their initial values, and DistributedDataParallel waits for their gradients.
@@ -111,17 +110,17 @@ def _without_gradient(rule: Rule, evidence: Evidence, misuse: LoopMisuse) -> Cla
             # in a short run, a part may have yet to begin
             severity="warning" if evidence.steps_run >= _LONG else "info",
             confidence=confidence(0.6, 1 - 2 / (1 + misuse.steps)),
-            title=f"the optimizer of {count(len(misuse.parameters), 'parameter')} steps, and none "
+            title=f"the optimizer of {count(len(misuse.parameters), 'parameter')} steps, but none "
             "of them ever has a gradient",
             explanation=f"{by} reaches none of {names(list(misuse.parameters))}; "
             f"they stay at their initial values in {count(evidence.steps_run, 'step')}.",
             culprit=Culprit(kind="optimizer", location=backward or step),
             phase="backward",
             step=misuse.first_step,
-            evidence=(("optimizer steps in vain that were watched", misuse.steps),),
+            evidence=(("watched optimizer steps without a gradient", misuse.steps),),
             fixes=(
                 Fix(
-                    title="look for what lies between these parameters and the loss: detach(), "
+                    title="check what lies between these parameters and the loss: detach(), "
                     ".data, a function under no_grad()",
                     confidence="likely",
                 ),

@@ -1,10 +1,10 @@
 """## What it checks
-An optimizer that steps on gradients which still hold those of its previous step. The calls of a
-train_step are watched: which came, in which order, on which tensors.
+An optimizer that steps on gradients that still contain those of its previous step. nanodoc records
+the calls of a train_step, their order and their tensors.
 
 ## Why it matters
 backward() adds to .grad. Without zero_grad() each step applies the sum of all gradients since the
-start: the loss falls at first, then swings and blows up.
+start: the loss falls at first, then oscillates and blows up.
 
 ## Example
     loss.backward()
@@ -66,7 +66,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         misuse,
         # updates that blew up for this reason have this cause, whatever overflowed
         root=("optimizer", 0),
-        title="gradients are never cleared: every step applies the sum of all before it",
+        title="gradients are never cleared: every step applies the sum of all earlier ones",
         explanation=f"When this optimizer stepped, the gradients of {whom} still held those of its "
         "previous step: backward() adds to .grad, and nothing "
         "cleared it in between.",

@@ -1,11 +1,11 @@
 """## What it checks
-Scripts that keep an average of the weights by torch_ema's ExponentialMovingAverage or diffusers'
-EMAModel: does the training go on, twice and more, with the averaged weights that `copy_to` has put
-into the model? They are taken out again by `restore`, or by other weights that the model loads.
+Scripts that average the weights with torch_ema's ExponentialMovingAverage or diffusers' EMAModel:
+at least twice, training continues with the averaged weights that `copy_to` put into the model,
+without `restore` or a load of other weights.
 
 ## Why it matters
-Every look at the averaged model sets the training back to it: the progress of many steps is lost
-each time, and the average averages itself.
+Every evaluation of the averaged model resets training to the average: many steps of progress are
+lost each time, and the average averages itself.
 
 ## Example
     ema.copy_to(model.parameters())
@@ -37,7 +37,7 @@ _FEWEST = 2  # once may be a new beginning
     "ND657",
     "averaged-weights-kept",
     "warning",
-    "averaged weights that the training goes on with",
+    "training that continues with averaged weights",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.asides.averaged if evidence.asides is not None else None
@@ -46,13 +46,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(found.copied_at) or ("averaged",),
-        title="the training goes on with the averaged weights that are copied into the model here",
-        explanation=f"{found.times} times {found.kind}.copy_to gave the model its average, and the "
-        "next loss was differentiated before anything put the trained weights back.",
+        title="training continues with the averaged weights that are copied into the model here",
+        explanation=f"{found.times} times {found.kind}.copy_to put the average into the model, "
+        "and the next backward ran before anything put the trained weights back.",
         culprit=Culprit(kind="module", location=found.copied_at),
         phase="script",
         weight=confidence(0.7, 1 - 0.7**found.times),
         notes=[("times", found.times)],
-        fix="store() before it and restore() behind, or average_parameters() around the look",
+        fix="call store() before and restore() after it, or use average_parameters() around the "
+        "evaluation",
         standing=WIRED,
     )

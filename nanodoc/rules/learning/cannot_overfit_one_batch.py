@@ -1,12 +1,12 @@
 """## What it checks
-Only with `--overfit-batch`: the run trains on its first batch alone, for 50 steps and more. The
-loss must fall to less than half, if not as it is then at ten times the learning rate. Then the same
-steps are made from the same weights with the inputs zeroed (where inputs and targets can be told
-apart): the loss must end higher than with them.
+Only with `--overfit-batch`: the run trains only on its first batch, for at least 50 steps. The loss
+must fall to less than half, with the learning rate as it is or ten times as high. The same steps
+are then repeated from the same weights with the inputs zeroed (if inputs and targets can be told
+apart): the loss must end higher.
 
 ## Why it matters
-What cannot fit one batch will not fit a data set. What fits it without its inputs has not learnt
-from them.
+A model that cannot fit one batch will not fit a data set. A model that fits it without its inputs
+has not learned from them.
 
 ## Example
     nanodoc run train.py:build --overfit-batch --steps 200
@@ -46,7 +46,7 @@ _GAIN = 1.1  # times what the loss gains without inputs
     "ND617",
     "cannot-overfit-one-batch",
     "critical",
-    "a single batch is not learnt by heart",
+    "a single batch is not memorised",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -77,13 +77,12 @@ def _not_fitted(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Claim:
         rule,
         ("one-batch",),
         standing=Standing(scope=Scope.MODEL),
-        title=f"one batch alone is not fitted: the loss goes from {overfit.first:.4g} to "
+        title=f"a single batch is not fitted: the loss goes from {overfit.first:.4g} to "
         f"{overfit.last:.4g} in {overfit.steps} steps",
         severity="warning",
-        explanation="A model with enough parameters learns a single batch by heart. This one "
-        "doesn't: something between inputs, model, loss and optimizer is not connected, "
-        "or the loss has a floor that no model gets under (noise that is drawn anew, a "
-        "game of two).",
+        explanation="A model with enough parameters memorises a single batch. This one doesn't: "
+        "something between inputs, model, loss and optimizer is not connected, or the loss "
+        "has a floor (noise drawn in each step, two networks that compete).",
         culprit=_culprit(evidence),
         step=overfit.steps - 1,
         weight=confidence(
@@ -92,7 +91,7 @@ def _not_fitted(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Claim:
             0.4 if overfit.last > 0.9 * overfit.first else 0.0,
         ),
         notes=_notes(overfit),
-        fix="more steps (--steps), a learning rate ten times larger or smaller; then "
+        fix="try more steps (--steps) or a learning rate ten times larger or smaller; then "
         "check-grad-graph",
     )
 
@@ -103,11 +102,10 @@ def _without_inputs(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Cl
         rule,
         ("one-batch",),
         standing=Standing(scope=Scope.MODEL),
-        title=f"the loss falls as far with {', '.join(overfit.zeroed)} zeroed: the inputs are "
-        "not used",
+        title=f"the loss falls just as far with {', '.join(overfit.zeroed)} zeroed: the inputs "
+        "are not used",
         explanation=f"It ends at {overfit.last:.4g} with the inputs and at "
-        f"{overfit.zeroed_last:.4g} "
-        "without. The model learns the targets' distribution only.",
+        f"{overfit.zeroed_last:.4g} without. The model learns only the targets' distribution.",
         culprit=_culprit(evidence),
         step=overfit.steps - 1,
         weight=confidence(
@@ -117,7 +115,7 @@ def _without_inputs(rule: Rule, evidence: Evidence, overfit: OverfitFacts) -> Cl
         notes=_notes(overfit),
         severity="warning",
         fix="follow the inputs: a slice, a mask or a normalisation may drop them; nanodoc "
-        "check-grad-graph shows the modules they pass",
+        "check-grad-graph shows the modules they pass through",
     )
 
 

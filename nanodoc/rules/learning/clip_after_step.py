@@ -1,12 +1,12 @@
 """## What it checks
-clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer, or a loop that moves the
-weights by hand, has already used, or where there are none yet: after zero_grad() and before
-backward(). A clip that is given no parameters at all: an
-iterator that the optimizer's constructor has used up, a filter that nothing passes. The calls of a
-train_step are watched: which came, in which order, on which tensors.
+clip_grad_norm_ or clip_grad_value_ on gradients that the optimizer, or a loop that updates the
+weights by hand, has already used, or before there are any: after zero_grad() and before backward().
+Also a clip that gets no parameters at all: an iterator that the optimizer's constructor exhausted,
+a filter that matches nothing. nanodoc records the calls of a train_step, their order and their
+tensors.
 
 ## Why it matters
-The clipping has no effect; a run that needs it will blow up all the same.
+The clipping has no effect; a run that needs it will still blow up.
 
 ## Example
     optimizer.step()
@@ -46,7 +46,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             misuse,
             title="gradients are clipped after the step that used them",
-            explanation="The weights have already been moved by the gradients as they were; "
+            explanation="The weights have already been updated with the unclipped gradients; "
             "clipping them afterwards changes nothing.",
             fix=_FIX,
         )
@@ -57,8 +57,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence,
             early,
             title="gradients are clipped before the backward that makes them",
-            explanation="At this place there are none: they have been cleared, and backward() "
-            "comes later. The optimizer steps on gradients that nobody has clipped.",
+            explanation="There are no gradients yet: they have been cleared, and backward() "
+            "comes later. The optimizer steps on unclipped gradients.",
             fix=_FIX,
         )
     nothing = loop_misuse(evidence, CLIPPED_NOTHING)
@@ -67,8 +67,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             nothing,
-            title="a clip of gradients is given no parameters",
-            explanation="What it was handed is empty, as an iterator is that something else has "
-            "gone through before. The optimizer steps on gradients that nobody has clipped.",
-            fix="make a list of the parameters, and give that to both",
+            title="gradient clipping gets no parameters",
+            explanation="Its argument is empty, for example an iterator that something else has "
+            "already exhausted. The optimizer steps on unclipped gradients.",
+            fix="make a list of the parameters, and pass it to both",
         )

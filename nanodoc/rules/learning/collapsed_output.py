@@ -1,7 +1,7 @@
 """## What it checks
-Whether the model's output is the same for all samples of a batch whose inputs differ. When the run
-is over its last batch and up to three earlier ones are run once more with the weights it ended
-with.
+Whether the model's output is the same for all samples of a batch although their inputs differ. At
+the end of the run, its last batch and up to three earlier ones are run once more with the final
+weights.
 
 ## Why it matters
 The model has become a constant.
@@ -55,14 +55,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ("collapsed",),
         standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
         title=f"the model returns the same output for all {out.batch_size} samples of a batch",
-        explanation=f"Their inputs differ; the outputs differ by {out.spread:.1g} of their size. "
-        "Whatever "
-        "tells the samples apart is lost on the way.",
+        explanation=f"Their inputs differ, but the outputs differ by only {out.spread:.1g} of "
+        "their size. What distinguishes the samples is lost on the way.",
         culprit=Culprit(kind="module", module=""),
         severity="critical" if out.spread == 0 else "warning",
         step=inspection.step,
         weight=confidence(0.8, 0.4 if out.spread == 0 else 0.1),
         notes=[("difference between samples", out.spread), ("batch size", out.batch_size)],
-        fix="look for dead or saturated layers, for a softmax or mean over the batch, and at the "
+        fix="check for dead or saturated layers, for a softmax or mean over the batch, and the "
         "scale of the inputs",
     )

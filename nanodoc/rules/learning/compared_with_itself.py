@@ -1,14 +1,14 @@
 """## What it checks
-A loss that is the same number in every step, with gradients that are not zero: the last step takes
-the difference of two tensors that are equal, one with gradients and one without, and both were
-computed with the same parameters.
+A loss that is the same number in every step, with gradients that are not zero: the last step
+subtracts two equal tensors, one with gradients and one without, that were computed with the same
+parameters.
 
 ## Why it matters
-What the model is compared with moves with it. The loss says nothing of how the training goes, and
-what should hold the model back, as the reference model of DPO does, does not.
+The reference changes with the model. The loss says nothing about progress, and the reference, such
+as DPO's reference model, does not hold the model back.
 
 ## Example
-    reference = model                       # the model itself, and no copy
+    reference = model                       # the model itself, not a copy
     with torch.no_grad():
         reference_logps = logps(reference, ids)
 

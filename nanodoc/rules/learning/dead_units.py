@@ -1,8 +1,8 @@
 """## What it checks
-Units that ReLU or its kin returns as exactly 0 for every sample. When the run is over its last
-batch and up to three earlier ones are run once more with the weights it ended with. A warning when
-more than half of a layer's units are dead, an information where the loss comes down all the same;
-critical when all are, or when a class of a classifier's output is.
+Units for which ReLU or a similar activation returns exactly 0 for every sample. At the end of the
+run, its last batch and up to three earlier ones are run once more with the final weights. The
+finding is a warning when more than half of a layer's units are dead (info if the loss still comes
+down), and critical when all are, or when a class of a classifier's output is.
 
 ## Why it matters
 Where ReLU's input is negative its derivative is 0. A unit that is negative for every sample never
@@ -98,12 +98,12 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
         ),
         notes=[
             ("dead units", f"{layer.dead} of {layer.units}"),
-            ("values looked at", layer.values),
+            ("values examined", layer.values),
             ("batches", inspection.batches),
         ],
-        fix="no activation on the output"
+        fix="use no activation on the output"
         if layer.output
-        else "a lower learning rate, LeakyReLU or GELU, and an initialisation meant for ReLU "
+        else "use a lower learning rate, LeakyReLU or GELU, and an initialisation meant for ReLU "
         "(kaiming)",
     )
 
@@ -119,14 +119,14 @@ def _told(inspection: InspectionFacts, layer: UnitFacts, share: float) -> tuple[
         every = f": all {layer.units} units are dead" if layer.units > 1 else ""
         return (
             f"{call.name} returns 0 for every sample{every}",
-            "Its input is negative everywhere, where its derivative is 0: no gradient comes "
-            "through it any more, and nothing can change that.",
+            "Its input is negative everywhere, where its derivative is 0: no gradient passes "
+            "through it any more, so it cannot recover.",
         )
     if layer.output and layer.dead and _is_predicted(calls, call, _OVER_LOGITS):
         return (
             f"{call.name} on the outputs: {layer.dead} of {layer.units} classes are 0 for every "
             "sample",
-            "A loss over logits needs them to go below zero; where this one clips, the class gets "
+            "A loss over logits needs logits below zero; where they are clipped, the class gets "
             "no gradient.",
         )
     if (
@@ -139,8 +139,8 @@ def _told(inspection: InspectionFacts, layer: UnitFacts, share: float) -> tuple[
     return (
         f"{layer.dead} of {layer.units} units are dead after {call.name}",
         "They were 0 for every sample of "
-        f"{count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no "
-        "gradient and add nothing.",
+        f"{count(inspection.batches, 'batch').replace('batchs', 'batches')}: they get no gradient "
+        "and contribute nothing.",
     )
 
 

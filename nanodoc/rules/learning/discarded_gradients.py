@@ -1,10 +1,10 @@
 """## What it checks
-Gradients that backward() made and zero_grad() took away before the optimizer stepped: all of them,
-those of all micro-batches but the last, or those that one of several losses alone gives. The calls
-of a train_step are watched: which came, in which order, on which tensors.
+Gradients that backward() made and zero_grad() cleared before the optimizer stepped: all of them,
+those of all micro-batches but the last, or those that only one of several losses gives. nanodoc
+records the calls of a train_step, their order and their tensors.
 
 ## Why it matters
-Nothing fails, and nothing is learnt, or a part of the batch only.
+Nothing fails, but the model learns nothing, or only from part of the batch.
 
 ## Example
     loss.backward()
@@ -60,8 +60,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=f"the gradients of all but the last of {dropped.times} backward passes are "
             "cleared before the step",
             explanation="zero_grad() comes between the backward passes of one step, and no "
-            "optimizer stepped on what it takes away: the step uses the last micro-batch only.",
-            fix="step after each backward(), or call zero_grad() once a step: before its first "
+            "optimizer stepped before it: the step uses only the last micro-batch.",
+            fix="step after each backward(), or call zero_grad() once per step: before its first "
             "backward(), or after step()",
         )
 
@@ -77,11 +77,12 @@ def _why(misuse: LoopMisuse) -> str:
     if not misuse.parameters:
         return (
             "When the optimizer stepped, every gradient that backward() had given its parameters "
-            "was gone: zero_grad() came in between, so the step moves nothing but weight decay "
-            "and momentum."
+            "was gone: zero_grad() came in between, so only weight decay and momentum change the "
+            "weights."
         )
     return (
         f"In {misuse.steps} of {misuse.watched} steps one of several backward passes gave these "
-        "parameters their gradients, and zero_grad() took them away before the optimizer stepped: "
-        "they learnt nothing there, and what else that backward gave was lost, too."
+        "parameters their gradients, and zero_grad() cleared them before the optimizer stepped: "
+        "they learned nothing in these steps, and the other gradients of that backward were lost "
+        "too."
     )

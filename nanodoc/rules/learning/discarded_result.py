@@ -1,12 +1,12 @@
 """## What it checks
 A line of the step that computes a new tensor and throws it away: a call that is a statement by
-itself (`scores.masked_fill(mask, -1e9)`), or a result that is given to the variable of the loop
-around it and not read again (`for p in weights: p = p * 0.9`). Loops over parameters are read in
-the source, too, since they stand behind the optimizer's step.
+itself (`scores.masked_fill(mask, -1e9)`), or a result that is assigned to the variable of the
+enclosing loop and not read again (`for p in weights: p = p * 0.9`). Loops over parameters are also
+checked in the source, since they come after the optimizer's step.
 
 ## Why it matters
 Only methods whose names end in an underscore write into their tensor; all others return a new one.
-The mask is not applied, the value is not clamped, the average does not move, and nothing fails.
+The mask is not applied, the value is not clamped, the average does not change, and nothing fails.
 
 ## Example
     scores.masked_fill(mask, float("-inf"))
@@ -34,7 +34,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, learning_claim
 
-_FIX = "give the result to a name that is read, or write in place where autograd allows it"
+_FIX = "assign the result to a name that is read, or write in place where autograd allows it"
 _FIX_COPY = "write into the tensor itself: x[mask] = value, x.mul_(a).add_(b)"
 
 
@@ -54,7 +54,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(line) or ("discarded", line.line),
             title=f"the result of {line.code.strip()[:60]} is thrown away",
-            explanation="The loop goes through parameters, and this line computes a new value of "
+            explanation="The loop goes over parameters, and this line computes a new value for "
             "one: it changes nothing in place.",
             culprit=Culprit(kind="op", location=line),
             step=inspection.step if inspection is not None else None,
@@ -86,10 +86,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _why(call: CallFacts) -> str:
     if call.in_place:
         return (
-            f"What stands before .{call.name}_ is a copy of shape {list(call.shape)} without a "
-            "name: what is written into it, nothing can read."
+            f"The expression before .{call.name}_ makes a copy of shape {list(call.shape)} "
+            "without a name, so nothing can read what is written into it."
         )
     return (
-        f"{call.name} changes nothing in place: it gave a new tensor of shape {list(call.shape)}, "
-        "which nothing can read."
+        f"{call.name} changes nothing in place: it returned a new tensor of shape "
+        f"{list(call.shape)}, which nothing can read."
     )

@@ -1,23 +1,24 @@
 """## What it checks
 A run whose loss, gradients or weights had grown out of all proportion before a step broke, or whose
-finite loss ended at twice its start and more (five times in the first thirty steps). The steps
-since an earlier checkpoint are run again on the same batches: as they were, with weights that do
-not move, with smaller and smaller learning rates, with clipped gradients, and with first weights
-that are no wider than sqrt(2 / fan_in) (He et al. 2015). Inputs that ND107 would tell of are
-standardised, with the learning rate as it is: where that does far better than a tenth of the rate,
-they are told, at the line that makes them. The learning rate is blamed where a
-smaller one cures, and the batches alone would not have cost as much; not the op that finally
-overflowed. An op that made it of weights that hardly moved is ND204's.
+finite loss ended at twice its first value or more (five times in the first thirty steps). The steps
+since an earlier checkpoint are re-run on the same batches: unchanged, with frozen weights, with
+smaller and smaller learning rates, with clipped gradients, and with initial weights no wider than
+sqrt(2 / fan_in) (He et al. 2015). Inputs that ND107 would report are standardised, at the same
+learning rate: if that does far better than a tenth of the rate, the inputs are reported, at the
+line that makes them. If a smaller learning rate cures the run and the batches alone do not explain
+the loss, the learning rate is reported, not the op that finally overflowed. An op that overflows
+although the weights hardly changed is reported by ND204.
 
-A finite loss must have a reason to fall: one of torch's losses against targets that no network
-computes, and one optimizer or none. Without that, only weights that grew a hundredfold with the
-loss count, or a cross entropy of three times ln C, which is worse than guessing, or weights that no
-optimizer holds, that have grown three times as far as the others and more, and that a line of the
-step writes: a target network or a momentum encoder that is no average.
+A finite loss counts only if it is expected to fall: one of torch's losses against targets that no
+network computes, and at most one optimizer. Otherwise a run is reported only for weights that grew
+a hundredfold along with the loss; for a cross entropy of three times ln C, which is worse than
+guessing; or for weights outside the optimizers that a line of the step writes and that grew at
+least three times as much as the others: a target network or a momentum encoder that is not an
+average.
 
 ## Why it matters
-Each update makes the next gradient larger, until some op passes the end of the dtype. Guarding that
-op moves the failure one line on.
+Each update makes the next gradient larger, until some op overflows the dtype. Guarding that op
+moves the failure to the next line.
 
 ## Example
     torch.optim.SGD(model.parameters(), lr=10.0)
@@ -26,7 +27,7 @@ op moves the failure one line on.
 Lower the learning rate, clip the gradient norm, or shrink the initial weights.
 
 ## Options
-None here; `--checkpoint-every` and `--no-checkpoints` decide how far back the run can be repeated.
+None here; `--checkpoint-every` and `--no-checkpoints` control how far back the run can be repeated.
 
 ## See also
 ND204 overflow, ND616 optimizer-made-nan
@@ -46,7 +47,7 @@ from nanodoc.rules.learning.divergence_claims import by_clipping_alone, divergen
     "ND606",
     "divergence",
     "critical",
-    "the loss grew until it overflowed, or without end: the learning rate",
+    "the loss grew until it overflowed, or kept growing: the learning rate",
     trials=("values",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -119,7 +119,7 @@ def _climbed(
     claim = diverged_claim(
         rule, evidence, growth, course if course and course.repeated else None, None, broke=False
     )
-    notes = (("ln C, what guessing costs", guessing),) if guessing is not None else ()
+    notes = (("ln C, the loss of guessing", guessing),) if guessing is not None else ()
     finding = replace(
         claim.finding,
         severity="critical" if found.factor >= _TENFOLD else "warning",
@@ -239,7 +239,7 @@ def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
             ),
             title=f"the loss falls without bound: from {evidence.losses[0]:.3g} to "
             f"{evidence.losses[-1]:.3g}",
-            explanation="The optimizer does what it is asked, and the loss keeps falling"
+            explanation="The optimizer works as it should, and the loss keeps falling"
             + (f" while the weights grew {grew}" if grew else "")
             + ". Some term of the loss has no lower bound.",
             culprit=at_call(loss, evidence)
@@ -250,7 +250,7 @@ def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
             evidence=tuple((label, value) for label, value in notes if value is not None),
             fixes=(
                 Fix(
-                    title="look at the signs of the loss's terms: a penalty that is subtracted "
+                    title="check the signs of the loss's terms: a penalty that is subtracted "
                     "rewards large weights; a critic needs a bound",
                     confidence="maybe",
                 ),

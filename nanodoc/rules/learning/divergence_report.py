@@ -137,7 +137,7 @@ def _course(
         ("learning rate", rate),
         ("largest gradient norm", max(norms, default=None)),
         ("weights grew", f"{growth.weights:.3g}-fold" if growth.weights else None),
-        ("most of all", f"{fastest} {growth.fastest_ratio:.3g}-fold" if fastest else None),
+        ("largest growth", f"{fastest} {growth.fastest_ratio:.3g}-fold" if fastest else None),
     ]
     return [(label, value) for label, value in found if value is not None]
 
@@ -174,8 +174,8 @@ def _of_the_sum(summed: CallFacts | None, site: SourceSpan | None) -> str:
         return ""
     elements = math.prod(summed.arguments[0].shape)
     return (
-        f" The loss is a sum over {elements} elements: with their mean each step would be as many "
-        "times smaller."
+        f" The loss is a sum over {elements} elements: with the mean, each step would be that "
+        "many times smaller."
     )
 
 
@@ -232,7 +232,9 @@ def _explanation(
 ) -> str:
     parts = []
     if growth.began is not None:
-        parts.append(f"Since step {growth.began} the loss is more than twice its start.")
+        parts.append(
+            f"Since step {growth.began} the loss has been more than twice its first value."
+        )
     if norms:
         began = f"was {norms[0]:.3g} at step 0 and " if norms[0] < max(norms) else ""
         broke = ", then it was not finite" if broken else ""
@@ -242,13 +244,14 @@ def _explanation(
     if (own := growth.written) is not None:
         parts.append(
             f"Weights that no optimizer holds, such as {own.name}, are {own.times:.3g} times as "
-            f"large, those of the optimizers {own.others:.3g} times: this line writes them."
+            f"large as at first, those of the optimizers {own.others:.3g} times: this line writes "
+            "them."
         )
     if (wide := growth.wide) is not None:
         parts.append(
-            f"The first weights of {count(wide.layers, 'layer')} are wider than sqrt(2 / fan_in), "
-            f"{wide.name} {wide.times:.3g} times: at {wide.width} the same steps begin at a loss "
-            f"of {wide.first_loss:.3g} and do not diverge."
+            f"The initial weights of {count(wide.layers, 'layer')} are wider than sqrt(2 / "
+            f"fan_in), {wide.name} {wide.times:.3g} times: at {wide.width} the same steps start "
+            f"at a loss of {wide.first_loss:.3g} and do not diverge."
         )
     if growth.scaled is not None and growth.scaled.line is not None and not raised:
         parts.append(of_the_scale(growth.scaled))
@@ -279,11 +282,11 @@ def _only_finite(stretches: Sequence[Stretch], rate: float | None) -> Fix:
     best = min(stretches, key=lambda stretch: stretch.last_loss or 0.0)
     lower = f"to {rate * best.rate:.3g}" if rate is not None else f"{1 / best.rate:g}-fold"
     return Fix(
-        title=f"lower the learning rate {lower}, and look at what makes the first gradients large: "
+        title=f"lower the learning rate {lower}, and check what makes the first gradients large: "
         "the initial weights, the scale of inputs and targets",
         verified=False,
-        outcome=f"these steps stay finite and end at loss {best.last_loss:.3g}, which tells "
-        "nothing of learning",
+        outcome=f"these steps stay finite and end at loss {best.last_loss:.3g}, which does not "
+        "show whether the model learns",
         confidence="maybe",
     )
 
@@ -299,8 +302,8 @@ def _not_cured(growth: Growth, course: RerunFacts, rate: float | None, first: fl
         return _only_finite(calmer, rate if growth.only_rate else None)
     # where the loss rises with every rate, its sign may be wrong
     return Fix(
-        title="look at the learning rate and its schedule, at the sign of the loss "
-        "(maximize=True), and for gradients that are never cleared",
+        title="check the learning rate and its schedule, the sign of the loss (maximize=True), "
+        "and whether gradients are ever cleared",
         confidence="maybe",
     )
 
@@ -309,15 +312,15 @@ def _of_what_is_written(growth: Growth) -> Fix | None:
     """Of weights that the user's own line writes, in a step or at first."""
     if growth.written is not None:
         return Fix(
-            title="look at what this line adds: weights that follow others are an average of "
-            "both, (1 - tau) times their own and tau times the others",
+            title="check what this line adds: weights that follow others are an average of both, "
+            "(1 - tau) times the old ones plus tau times the others",
             confidence="likely",
         )
     if growth.wide is not None:
         return Fix(
             title=f"initialise these layers with a standard deviation of {growth.wide.width}, "
-            "where fan_in counts each place of a kernel: "
-            + ("nn.init.kaiming_normal_" if growth.wide.he else "torch's own first weights"),
+            "where fan_in counts each position of a kernel: "
+            + ("nn.init.kaiming_normal_" if growth.wide.he else "torch's default initialisation"),
             verified=True,
             outcome=f"with that width the steps end at loss {growth.wide.last_loss:.3g}",
         )

@@ -1,12 +1,12 @@
 """## What it checks
 The output of a softmax or sigmoid that reaches, through nothing but views and copies, a loss that
-applies it itself (cross_entropy, binary_cross_entropy_with_logits; a loss of overlap that is told
-it gets scores), or one that wants logarithms (nll_loss, kl_div). log_softmax before cross_entropy
-is harmless.
+applies it itself (cross_entropy, binary_cross_entropy_with_logits; an overlap loss configured for
+logits), or one that expects logarithms (nll_loss, kl_div). log_softmax before cross_entropy is
+harmless.
 
 ## Why it matters
-Probabilities as logits differ by 1 at most: with C classes the loss cannot fall below ln(C − 1 + e)
-− 1. Training looks slow, and ends early.
+Probabilities used as logits differ by at most 1: with C classes the loss cannot fall below ln(C − 1
++ e) − 1. Training looks slow and plateaus early.
 
 ## Example
     def forward(self, x):
@@ -54,7 +54,7 @@ _WANTS_LOGS = ("nll_loss", "kl_div")
     "ND612",
     "double-softmax",
     "critical",
-    "softmax or sigmoid before a loss that applies it itself",
+    "softmax or sigmoid before a loss that already applies it",
     needs=("inspection",),
     preflight="loss",
 )
@@ -125,15 +125,13 @@ def _normalised_twice(
         evidence,
         call,
         made,
-        title=f"{made.name} before {taker}, which applies {applies} itself",
+        title=f"{made.name} before {taker}, which already applies {applies}",
         explanation=f"{'It' if call.name == 'logsumexp' else call.name} takes the model's raw "
-        "outputs (logits). Given probabilities "
-        "between 0 "
-        "and 1 it sees almost no difference between classes, and the gradients pass through a "
-        f"softmax twice.{cap}",
+        "outputs (logits). Given probabilities between 0 and 1, it sees almost no difference "
+        f"between classes, and the gradients pass through a softmax twice.{cap}",
         notes=notes,
-        fix=f"leave the {made.name} out and return the logits; apply it only where probabilities "
-        "are read",
+        fix=f"remove the {made.name} and return the logits; apply it only where probabilities are "
+        "read",
     )
 
 
@@ -156,9 +154,8 @@ def _wrong_dimension(rule: Rule, evidence: Evidence, call: CallFacts, made: Call
         call,
         made,
         title=f"log_softmax over dimension 0, the batch, before {call.name}",
-        explanation=f"Its input is {shape}: the probabilities of one class over all samples add "
-        "up to 1, "
-        "not those of one sample over the classes. Samples compete with each other.",
+        explanation=f"Its input is {shape}: the probabilities of one class over all samples sum "
+        "to 1, not those of one sample over the classes. Samples compete with each other.",
         notes=[
             ("input shape", str(shape)),
             ("dim", made.options.get("dim")),
@@ -174,7 +171,7 @@ def _log_missing(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFact
         evidence,
         call,
         made,
-        title=f"{call.name} is given the {made.name}'s probabilities, and wants their logarithm",
+        title=f"{call.name} gets the {made.name}'s probabilities, but expects their logarithm",
         explanation=f"{call.name} expects log-probabilities. With probabilities it is linear in "
         "them: the "
         "loss is negative or nearly flat, and the gradient vanishes exactly where the model "
@@ -184,8 +181,8 @@ def _log_missing(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFact
             ("given to", f"{call.name} at {_where(call)}"),
             ("its value", call.notes.get("value")),
         ],
-        fix=f"{'log_softmax' if made.name == 'softmax' else 'logsigmoid'} instead of {made.name}"
-        + (", or cross_entropy on the logits" if call.name == "nll_loss" else ""),
+        fix=f"use {'log_softmax' if made.name == 'softmax' else 'logsigmoid'} instead of "
+        f"{made.name}" + (", or cross_entropy on the logits" if call.name == "nll_loss" else ""),
     )
 
 
@@ -233,7 +230,7 @@ def _without(call: CallFacts, title: str) -> Fix:
     remedy = (
         Bypass(location=call.site, op=call.name, whole_run=True) if call.site is not None else None
     )
-    leaves = title.startswith("leave")
+    leaves = title.startswith("remove")
     return Fix(
         title=title,
         patch=unwrapped(op_of(call)) if leaves else None,

@@ -3,8 +3,8 @@ A single parameter, such as the logarithm of a temperature, to which the step ap
 the way to the loss.
 
 ## Why it matters
-The logarithm of 14 is 2.66; exp(14) is over a million. Scores that are scaled by that make every
-softmax all or nothing from the first step on.
+The logarithm of 14 is 2.66; exp(14) is over a million. Scores scaled by that make every softmax
+one-hot from the first step on.
 
 ## Example
     image, text, scale = model(images, tokens)    # open_clip gives logit_scale.exp()
@@ -52,13 +52,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(call.site) or ("exp", call.index),
             title=f"exp() is applied twice to {parameter.parameter}",
-            explanation=f"{parameter.parameter} has been through exp() at "
-            f"{first.site.place if first.site is not None else 'an earlier call'} already.",
+            explanation=f"{parameter.parameter} already went through exp() at "
+            f"{first.site.place if first.site is not None else 'an earlier call'}.",
             culprit=at_call(call, evidence),
             step=0,
             weight=confidence(0.9),
             notes=[("first exp()", first.site.place if first.site is not None else None)],
-            fix="take one of the two away",
+            fix="remove one of the two",
             standing=WIRED,
         )
         return

@@ -1,6 +1,6 @@
 """## What it checks
-As ND606, a run that had grown out of all proportion; here the steps stay finite with the gradient
-norm clipped, and not with a tenth of the learning rate.
+Like ND606, a run that had grown out of all proportion; here the steps stay finite when the gradient
+norm is clipped, but not with a tenth of the learning rate.
 
 ## Why it matters
 A recurrent net over many steps, or a deep stack with large initial weights, has gradients that grow
@@ -13,7 +13,7 @@ exponentially with its depth. One such step is enough.
 Clip the gradient norm, shrink the initial weights, normalise between the layers.
 
 ## Options
-None here; `--checkpoint-every` and `--no-checkpoints` decide how far back the run can be repeated.
+None here; `--checkpoint-every` and `--no-checkpoints` control how far back the run can be repeated.
 
 ## See also
 ND606 divergence
@@ -33,7 +33,7 @@ from nanodoc.rules.learning.divergence_claims import by_clipping_alone, divergen
     "ND601",
     "exploding-gradients",
     "critical",
-    "single gradients so large that no learning rate bears them",
+    "single gradients too large for any learning rate",
     trials=("values",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -1,12 +1,12 @@
 """## What it checks
-A cross entropy over cosines, or other products of vectors of length 1, times a constant: the lowest
-value that it can take, ln(1 + (C - 1) e^(-2s)) for C classes and a factor of s, against ln C, which
-guessing costs.
+A cross entropy over cosines, or other products of vectors of length 1, times a constant: its lowest
+possible value, ln(1 + (C - 1) e^(-2s)) for C classes and a factor of s, is compared with ln C, the
+loss of guessing.
 
 ## Why it matters
-A cosine lies between -1 and 1. Where it is divided by a temperature that was meant to multiply it,
-or multiplied by one that it should be divided by, all C scores are nearly equal whatever the model
-does: the loss stays at ln C and the gradient is small.
+A cosine lies between -1 and 1. If it is divided by a temperature that it should be multiplied by,
+or the other way round, all C scores are nearly equal whatever the model does: the loss stays at ln
+C and the gradient is small.
 
 ## Example
     logits = F.normalize(a) @ F.normalize(b).T * 0.05
@@ -43,7 +43,7 @@ _NORMS = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
     "ND647",
     "flattened-scores",
     "warning",
-    "a cross entropy over cosines that a factor makes nearly equal",
+    "a cross entropy over cosines that a scale factor makes nearly equal",
     needs=("inspection",),
     thresholds={"floor": Threshold(0.8, "lowest possible loss over ln C")},
     preflight="loss",
@@ -63,8 +63,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(made.site) or ("scores", made.index),
             title=f"the scores of {call.name} are cosines times {factor:.3g}: nearly equal "
             "whatever the model does",
-            explanation=f"With cosines of 1 for the right one of {classes:.0f} and -1 for all "
-            f"others the loss is {floor:.3g}; guessing costs ln {classes:.0f} = "
+            explanation=f"With a cosine of 1 for the right one of {classes:.0f} and -1 for all "
+            f"others the loss is {floor:.3g}; guessing gives ln {classes:.0f} = "
             f"{math.log(classes):.3g}.",
             culprit=_culprit(made, evidence),
             step=0,

@@ -1,15 +1,15 @@
 """## What it checks
-BatchNorm layers in training mode with momentum 0, and with momentum 0.9 and more.
+BatchNorm layers in training mode with momentum 0, or with momentum 0.9 or more.
 
 ## Why it matters
-Training looks right; in eval mode the layer normalises by statistics that are still mean 0 and
+Training looks right; in eval mode the layer normalises with statistics that are still mean 0 and
 variance 1, or by those of the last batch alone.
 
 ## Example
     nn.BatchNorm2d(64, momentum=0.0)
 
 ## Fix
-    nn.BatchNorm2d(64)       # 0.1: the share of the new value
+    nn.BatchNorm2d(64)       # 0.1: the weight of the new value
 
 ## See also
 ND613 wrong-mode
@@ -36,7 +36,7 @@ _FORGETS = 0.9  # Keras' default of 0.99, and older codes' 0.9, are shares of th
     "ND625",
     "frozen-statistics",
     "warning",
-    "batch norm statistics that never move, or forget all but the last batch",
+    "batch norm statistics that never update, or forget all but the last batch",
     needs=("inspection",),
     preflight="modes",
 )
@@ -56,9 +56,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(first.made_at) or ("statistics", first.module),
             title=f"{first.module_type} with momentum 0 never updates its running statistics"
             + (f" ({len(still)} layers)" if len(still) > 1 else ""),
-            explanation="In training it normalises by the batch; in eval mode it will normalise by "
-            "running statistics that are still mean 0 and variance 1. torch's momentum is the "
-            "share of the new value, not of the old.",
+            explanation="In training it normalises with the batch; in eval mode it will "
+            "normalise with running statistics that are still mean 0 and variance 1. torch's "
+            "momentum is the weight of the new value, not of the old one.",
             culprit=Culprit(
                 kind="module",
                 module=first.module,
@@ -80,9 +80,9 @@ def _forgets(rule: Rule, layers: list[ModeFacts]) -> Claim:
         location_key(first.made_at) or ("statistics", first.module),
         title=f"{first.module_type} with momentum {momentum:g} keeps little but the last batch in "
         "its running statistics" + (f" ({len(layers)} layers)" if len(layers) > 1 else ""),
-        explanation=f"torch's momentum is the share of the new value: {momentum:.0%} of each "
-        "statistic come from the last batch alone, and in eval mode the layer normalises by that. "
-        f"What other libraries call {momentum:g} is {1 - momentum:.2g} here.",
+        explanation=f"torch's momentum is the weight of the new value: {momentum:.0%} of each "
+        "statistic is from the last batch alone, and in eval mode the layer normalises with "
+        f"that. What other libraries call {momentum:g} is {1 - momentum:.2g} here.",
         culprit=Culprit(
             kind="module",
             module=first.module,

@@ -1,14 +1,14 @@
 """## What it checks
-Dropout in training mode, on the way to the loss, that drops four fifths of its input and more. An
-info where the run was too short to tell, or the loss came down to half of its start and less: the
-model learns in spite of it.
+Dropout in training mode, on the way to the loss, that drops four fifths of its input or more. The
+finding is an info if the run was too short to tell, or if the loss fell to half of its first value
+or less: the model learns in spite of it.
 
 ## Why it matters
-In torch, p is the share that is dropped. Other libraries ask for the share that is kept: with 0.9
-of theirs, nine tenths of the signal are gone.
+In torch, p is the fraction that is dropped. Other libraries take the fraction that is kept: their
+0.9 drops nine tenths of the signal here.
 
 ## Example
-    nn.Dropout(p=0.9)        # keep_prob of older codes
+    nn.Dropout(p=0.9)        # keep_prob in older code
 
 ## Fix
     nn.Dropout(p=0.1)
@@ -38,7 +38,9 @@ _LITTLE = 0.5  # of the first loss
     "warning",
     "dropout that drops nearly everything",
     needs=("inspection",),
-    thresholds={"share": Threshold(0.8, "of the values that are dropped; torch's default is 0.5")},
+    thresholds={
+        "share": Threshold(0.8, "fraction of values that are dropped; torch's default is 0.5")
+    },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
@@ -51,16 +53,17 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(call.site) or ("dropout", call.index),
             severity=rule.severity if _learnt_little(evidence) else "info",
-            title=f"dropout drops {share:.0%} of what {call.module or 'it'} is given",
+            title=f"dropout drops {share:.0%} of the "
+            f"input{f' of {call.module}' if call.module else ''}",
             explanation=f"Of 100 values {100 * (1 - share):.0f} are left, {1 / (1 - share):.3g} "
-            "times as large. p is the share that is dropped, not the one that is kept."
+            "times as large. p is the fraction that is dropped, not the one that is kept."
             if share < 1
             else "Nothing is left of its input.",
             culprit=at_call(call, evidence),
             step=0,
             weight=confidence(0.6, 0.6 if share >= 0.9 else 0.2),
             notes=[("p", share)],
-            fix=f"p={1 - share:.2g}, if {share:g} was to be kept",
+            fix=f"p={1 - share:.2g}, if {share:g} should be kept",
         )
         return
 

@@ -1,14 +1,14 @@
 """## What it checks
-A cross entropy that came no lower in 100 steps and more, near what guessing costs and outside of a
-warm-up. The run's first steps are run again from step 0: without clipping where a clip lets less
-than a tenth of the gradient through, without weight decay, and with 10 to a million times the
-learning rate. Where one of them ends far lower on the same batches, that held the run back. In 40
-steps and more only a rate is tried that is a million times as high.
+A cross entropy that did not fall in 100 steps or more, near the loss of guessing and outside of a
+warm-up. The run's first steps are re-run from step 0: without clipping if a clip lets less than a
+tenth of the gradient through, without weight decay, and with 10 to a million times the learning
+rate. If one of these runs ends far lower on the same batches, that setting held the run back. In
+runs of 40 to 99 steps only a million times the rate is tried.
 
-The line is that of a schedule which has never stepped, where it had begun a warm-up.
+If a schedule began a warm-up but never stepped, its line is reported.
 
 ## Why it matters
-Nothing fails. The loss is a flat line, and so it is with a broken model.
+Nothing fails. The loss is flat, as it would be with a broken model.
 
 ## Example
     clip_grad_norm_(model.parameters(), max_norm=1e-4)
@@ -41,7 +41,7 @@ from nanodoc.rules.rewrite import number_in_call
     "ND630",
     "held-back-updates",
     "warning",
-    "a clip, a weight decay or a learning rate that keeps the model from learning",
+    "clipping, weight decay or a learning rate that keeps the model from learning",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     held = evidence.pattern.held_back if evidence.pattern is not None else None
@@ -64,7 +64,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=title,
         explanation=f"The loss went from {evidence.losses[0]:.3g} to {held.loss:.3g} and no "
         f"further. {told[0].upper()}{told[1:]}."
-        + (f" {idle.type} was to change the rate, and has never stepped." if idle else ""),
+        + (f" {idle.type} should change the rate, but has never stepped." if idle else ""),
         culprit=Culprit(kind="optimizer", location=site),
         phase="optimizer",
         step=len(evidence.losses) - 1,
@@ -106,7 +106,7 @@ def _words(held: HeldBackFacts) -> tuple[str, str]:
             f"with {held.factor:g} times the learning rate",
         )
     decay = f" of {held.value:.3g}" if held.value is not None else ""
-    return f"the weight decay{decay} leaves nothing to learn", "without weight decay"
+    return f"the weight decay{decay} keeps the model from learning", "without weight decay"
 
 
 def _size(held: HeldBackFacts) -> str:
@@ -118,13 +118,13 @@ def _fix(evidence: Evidence, held: HeldBackFacts, site: SourceSpan | None, told:
     """The change that was tried, as a patch where it is a number in a call."""
     if held.kind == CLIPPING:
         return Fix(
-            title="do not clip, or near the gradients' own norm", verified=True, outcome=told
+            title="do not clip, or clip near the gradients' usual norm", verified=True, outcome=told
         )
     if held.kind != RATE:
         # groups may have decays of their own
         known = site if held.value is not None else None
         patch = number_in_call(known, "weight_decay", "0.0") if known is not None else None
-        return Fix(title="no weight decay", patch=patch, verified=True, outcome=told)
+        return Fix(title="use no weight decay", patch=patch, verified=True, outcome=told)
     if held.value is None:
         return Fix(title=f"learning rates × {held.factor:g}", verified=True, outcome=told)
     patch, rate = scaled_rate(evidence, site, held.factor)

@@ -1,10 +1,10 @@
 """## What it checks
-The last step, run once more with the model in eval mode: a call of `F.dropout` drops values all the
-same. Calls that say `training=True` themselves are meant so.
+The last step is run once more with the model in eval mode, and a call of `F.dropout` still drops
+values. Calls that pass `training=True` explicitly are taken as intended.
 
 ## Why it matters
-`F.dropout` does not know of the model's mode: without `training=self.training` it drops in the
-validation and in production as well, and predictions differ from call to call.
+`F.dropout` does not know the model's mode: without `training=self.training` it also drops in
+validation and in production, and predictions differ from call to call.
 
 ## Example
     x = F.dropout(x, 0.5)
@@ -45,10 +45,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("dropout", call.index),
-            title=f"{call.name} drops in eval mode, too",
-            explanation="Run once more with the whole model in eval mode, the step drops "
-            f"{call.options.get('p', 0.5):.0%} of the values here all the same: the call is not "
-            "told of the mode.",
+            title=f"{call.name} drops values in eval mode too",
+            explanation="Re-run with the whole model in eval mode, the step still drops "
+            f"{call.options.get('p', 0.5):.0%} of the values here: the call does not get the "
+            "mode.",
             culprit=at_call(call, evidence),
             step=inspection.step if inspection is not None else None,
             weight=0.9,  # seen in eval mode

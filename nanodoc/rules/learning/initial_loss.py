@@ -1,12 +1,12 @@
 """## What it checks
-The first cross entropy against ln C. At twice ln C and above it is reported: as an info, or as a
-warning if it has not come down to ln C by the end of the run. Where the last layer's first weights
-are several times as wide as He's, the line is theirs, and ten times ln C is a warning at once.
-A run that began so is run again from its first step, with the layers that are wider than He's made
-as wide as that; one that ends far lower then is a warning, with their line.
+The first cross entropy, compared with ln C. Twice ln C or more is reported: as an info, or as a
+warning if it has not come down to ln C by the end of the run. If the last layer's initial weights
+are several times as wide as He initialisation, their line is reported, and ten times ln C is a
+warning at once. Such a run is re-run from its first step, with all layers that are wider than He
+initialisation scaled down to it; if it then ends far lower, that is a warning, at their line.
 
 ## Why it matters
-The model begins sure of wrong answers and spends its first steps unlearning them.
+The model starts out confident in wrong answers and spends its first steps unlearning them.
 
 ## Example
     nn.init.normal_(self.head.weight)      # logits of ±16
@@ -34,6 +34,7 @@ from nanodoc.facts.loop import ParameterStats
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import compared
 from nanodoc.facts.trials import WideWeights
+from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     Standing,
     at_call,
@@ -56,7 +57,9 @@ _FROM_ARRAYS = ("from_numpy", "as_tensor")
     needs=("inspection",),
     thresholds={
         "times-chance": Threshold(2.0, "first loss over ln C"),
-        "times-chance-warning": Threshold(10.0, "first loss over ln C that is a warning at once"),
+        "times-chance-warning": Threshold(
+            10.0, "first loss over ln C that is an immediate warning"
+        ),
     },
     preflight="initial loss",
 )
@@ -91,12 +94,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         ("initial-loss",),
         standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
-        title=f"the loss starts at {began:.3g}; guessing among {loss.notes['classes']:.0f} classes "
-        f"costs ln {loss.notes['classes']:.0f} = {chance:.3g}",
-        explanation="The untrained model is sure of wrong answers: its first outputs are too "
-        "large, by the scale of the initial weights or of the inputs."
+        title=f"the loss starts at {began:.3g}; guessing among {loss.notes['classes']:.0f} "
+        f"classes gives ln {loss.notes['classes']:.0f} = {chance:.3g}",
+        explanation="The untrained model is confident in wrong answers: its first outputs are "
+        "too large, because of the scale of the initial weights or of the inputs."
         + (
-            f" The first values of {wide.name} are {wide.began_wide:.1f} times as wide as "
+            f" The initial values of {wide.name} are {wide.began_wide:.1f} times as wide as "
             "sqrt(2 / fan_in)."
             if wide is not None
             else ""
@@ -107,25 +110,26 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         step=0,
         weight=confidence(0.6, 0.4 if last >= chance else 0.1),
         notes=[("loss at step 0", began), ("ln C", chance), ("loss now", last)],
-        fix="smaller weights in the last layer, normalised inputs",
+        fix="use smaller weights in the last layer, or normalise the inputs",
     )
 
 
 def _of_weights(rule: Rule, evidence: Evidence, wide: WideWeights) -> Claim:
     """The claim on first weights with which the same steps end far higher."""
     losses = compared(evidence)
-    others = f", and {wide.layers - 1} more layers" if wide.layers > 1 else ""
+    more = wide.layers - 1
+    others = f", and those of {count(more, 'more layer')} are too wide as well" if more else ""
     told = (
-        f"the same {len(losses)} steps begin at {wide.first_loss:.3g} and end at "
+        f"the same {len(losses)} steps start at {wide.first_loss:.3g} and end at "
         f"{wide.last_loss:.3g} instead of {late_loss(losses):.3g}"
     )
     claim = learning_claim(
         rule,
         ("init",),
         standing=Standing(scope=Scope.CAUSE, specificity=Specificity.SPECIAL),
-        title=f"the first weights are too wide: the loss starts at {losses[0]:.3g}",
-        explanation=f"The first values of {wide.name} are {wide.times:.1f} times as wide as "
-        f"sqrt(2 / fan_in){others}. As wide as that, {told}.",
+        title=f"the initial weights are too wide: the loss starts at {losses[0]:.3g}",
+        explanation=f"The initial values of {wide.name} are {wide.times:.1f} times as wide as "
+        f"sqrt(2 / fan_in){others}. Scaled down to that width, {told}.",
         culprit=Culprit(
             kind="parameter",
             parameter=wide.name,
@@ -140,11 +144,11 @@ def _of_weights(rule: Rule, evidence: Evidence, wide: WideWeights) -> Claim:
             ("loss at step 0", losses[0]),
             ("with narrower ones", wide.first_loss),
             ("loss of the last quarter", late_loss(losses)),
-            ("with narrower ones, at the end", wide.last_loss),
+            ("with narrower weights, at the end", wide.last_loss),
         ],
         fix="",
     )
-    fix = Fix(title="make the first weights narrower", verified=True, outcome=told)
+    fix = Fix(title="make the initial weights narrower", verified=True, outcome=told)
     return replace(claim, finding=replace(claim.finding, fixes=(fix,)))
 
 

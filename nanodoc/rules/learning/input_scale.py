@@ -17,7 +17,7 @@ def of_the_inputs(far: FarInputs) -> str:
     """What was seen of inputs that are not standardised."""
     into = f" into {far.module}" if far.module else ""
     return (
-        f"{far.path} goes unnormalised{into}, with values from {far.minimum:.3g} to "
+        f"{far.path} is passed unnormalised{into}, with values from {far.minimum:.3g} to "
         f"{far.maximum:.3g}: standardised, the same steps with the same learning rate end at a "
         f"loss of {far.last_loss:.3g}."
     )

@@ -1,10 +1,10 @@
 """## What it checks
-The ratio of PPO: exp of a difference of log-probabilities that is multiplied with advantages, and
-clamped beside that. The one that learns is taken away from the one that was kept: old - new.
+The ratio of PPO: exp of a difference of log-probabilities that is multiplied by advantages and also
+clamped. The new log-probability is subtracted from the stored one: old - new.
 
 ## Why it matters
-The ratio then falls where an action becomes more probable, and the policy learns to avoid what paid
-off.
+The ratio then falls as an action becomes more probable, and the policy learns to avoid the actions
+that paid off.
 
 ## Example
     ratio = torch.exp(old_logprob - new_logprob)
@@ -52,9 +52,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(taken.site) or ("ratio", call.index),
-            title="PPO's ratio is old over new: it falls where an action becomes more probable",
-            explanation="The log-probability that learns is taken away from the one that was kept. "
-            "Weighed with the advantages, the ratio makes the actions that paid off less probable.",
+            title="PPO's ratio is old over new: it falls as an action becomes more probable",
+            explanation="The new log-probability is subtracted from the stored one. Multiplied "
+            "by the advantages, the ratio makes the actions that paid off less probable.",
             culprit=at_call(taken, evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.7, sure),

@@ -1,16 +1,16 @@
 """## What it checks
 The learning rates of all steps: 0 throughout; below a ten-thousandth of their peak for half the run
-or more (critical where that begins within the first quarter, else a warning), or at a hundredth
-and below for nine tenths of it (StepLR and its kind, stepped with every batch: at a tenth, behind
-the first twentieth); a LambdaLR that leaves less than a fiftieth of the rate throughout; a
-CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR counted in
-batches and stepped by epochs. A supervised loss that came no lower in 30 steps and more is run
-again from step 0 with a tenth of the learning rate, and with a hundredth: where that ends at half
-of it and less, the rate was too high. Where a schedule raises the rate to five times what the
-optimizer was given, and more, it is run again with no more than that, too.
+or more (critical if that begins within the first quarter, else a warning), or at most a hundredth
+of it for nine tenths of the run (for StepLR and similar schedules stepped with every batch: at most
+a tenth, after the first twentieth); a LambdaLR that leaves less than a fiftieth of the rate
+throughout; a CosineAnnealingLR stepped beyond its T_max, after which it climbs again; a OneCycleLR
+sized in batches but stepped by epochs. If a supervised loss did not fall in 30 steps or more, the
+run is repeated from step 0 with a tenth and with a hundredth of the learning rate: if it then ends
+at half the loss or less, the rate was too high. If a schedule raises the rate to at least five
+times what the optimizer was given, the run is also repeated without that raise.
 
 ## Why it matters
-A schedule meant for epochs that steps with every batch ends after a few batches. The loss looks
+A schedule meant for epochs but stepped with every batch ends after a few batches. The loss looks
 like a plateau.
 
 ## Example
@@ -72,12 +72,12 @@ _RISES = 1.5  # times the lowest rate
     "ND609",
     "learning-rate-range",
     "critical",
-    "a learning rate that is zero, goes there at once, or is too high to learn with",
+    "a learning rate that is zero, decays to zero at once, or is too high to learn with",
     needs=(
         "stats",
         "loop",
     ),
-    thresholds={"gone": Threshold(0.0001, "times the peak: a rate below it moves nothing")},
+    thresholds={"gone": Threshold(0.0001, "times the peak: a rate below it changes nothing")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats, loop = evidence.stats, evidence.loop
@@ -166,13 +166,13 @@ def _no_factor(
         severity="warning",
         weight=0.75,
         title=f"LambdaLR leaves {peak / base:.1g} of the learning rate of {base:.3g}",
-        explanation=f"What its function gives is multiplied with the optimizer's rate. In "
-        f"{len(steps)} steps the rate was {peak:.3g} at most: the function gives rates, it seems, "
-        "and no factors.",
+        explanation="The value of its function is multiplied by the optimizer's rate. In "
+        f"{len(steps)} steps the rate was at most {peak:.3g}: the function seems to return "
+        "rates, not factors.",
         location=schedulers[0].built_at or schedulers[0].stepped_at,
         step=steps.index(peak),
         notes=[("learning rate", base), ("highest rate of a step", peak)],
-        fix="let the function give factors, 1 at most; or give the optimizer a rate of 1",
+        fix="let the function return factors of at most 1, or give the optimizer a rate of 1",
     )
 
 
@@ -201,9 +201,8 @@ def _by_epoch(rule: Rule, scheduler: SchedulerFacts, steps: list[float]) -> Clai
         weight=0.75,
         title=f"OneCycleLR with {scheduler.period} steps has stepped {scheduler.last_epoch} times "
         f"in {len(steps)} batches",
-        explanation="Its length counts batches, and it steps once per pass over the data: the "
-        "learning rate stays at the foot of its cycle "
-        f"({min(steps):.3g} … {max(steps):.3g}).",
+        explanation="Its length counts batches, but it steps once per pass over the data: the "
+        f"learning rate stays at the start of its cycle ({min(steps):.3g} … {max(steps):.3g}).",
         location=_stepped_at(scheduler) or scheduler.built_at,
         step=0,
         notes=[
@@ -223,11 +222,11 @@ def _zero(rule: Rule, evidence: Evidence, scheduler: SchedulerFacts | None) -> C
         severity="critical",
         weight=0.9,
         title="the learning rate is 0 in every step",
-        explanation=f"No parameter has moved in {len(evidence.losses)} steps.",
+        explanation=f"No parameter has changed in {len(evidence.losses)} steps.",
         location=site or next((at for at in evidence.rate_sites if at is not None), None),
         step=0,
         notes=[("schedule", scheduler.type if scheduler else "")],
-        fix="give the optimizer a learning rate, or look at what the schedule makes of it",
+        fix="give the optimizer a learning rate, or check what the schedule does to it",
     )
 
 
@@ -259,10 +258,10 @@ def _vanished(
         ),
     ]
     every = (
-        " It is a schedule for epochs, and steps with every batch." if by_batch and early else ""
+        " It is a schedule for epochs, but steps with every batch." if by_batch and early else ""
     )
     lowest = least < _LOW * max(steps)
-    moves = "nothing moves" if lowest else "hardly anything moves"
+    moves = "no weight changes" if lowest else "the weights hardly change"
     return rate_claim(
         rule,
         severity="critical" if early and lowest else "warning",
@@ -299,8 +298,8 @@ def _beyond(rule: Rule, scheduler: SchedulerFacts, steps: list[float], *, by_bat
             ("T_max", period),
             ("steps of the schedule", last),
         ],
-        fix="T_max = epochs × batches per epoch where it steps with every batch; "
-        "CosineAnnealingWarmRestarts if restarts are meant",
+        fix="T_max = epochs × batches per epoch if it steps with every batch; "
+        "CosineAnnealingWarmRestarts if restarts are intended",
     )
 
 

@@ -1,14 +1,14 @@
 """## What it checks
-A cross entropy that stays within 2 % of ln C, what guessing among C classes costs, for a whole run
-of at least 30 steps outside of a warm-up. Then one batch alone is trained on for some steps, at ten
-times the learning rate too, and everything put back: a model whose loss comes down by a fiftieth
-there is only slow, and is left alone.
+A cross entropy that stays within 2 % of ln C, the loss of guessing among C classes, for a whole run
+of at least 30 steps outside of a warm-up. The model is then trained for some steps on a single
+batch, also at ten times the learning rate, and restored: a model whose loss falls by a fiftieth
+there is only slow, and is not reported.
 
 ## Why it matters
 Something between inputs, labels and loss is not connected.
 
 ## Fix
-See what else is reported; then try the learning rate.
+Check what else is reported; then try other learning rates.
 
 ## See also
 ND617 cannot-overfit-one-batch
@@ -35,7 +35,7 @@ _NOTHING = 0.98  # of the loss on one batch alone: less is learning, if slowly
     "ND607",
     "loss-not-decreasing",
     "warning",
-    "the loss stays where guessing would be",
+    "the loss stays at the level of guessing",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     plateau, overfit = stuck_at_chance(evidence), evidence.overfit
@@ -53,19 +53,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
         title=f"the loss stays at ln {plateau.classes} = {plateau.chance:.3g}: the model does no "
         "better than guessing",
-        explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. Given "
-        f"one batch alone for {overfit.steps} steps, at ten and a hundred times the learning "
-        f"rate too, it came from {overfit.first:.3g} to {overfit.last:.3g} only, so it is not "
-        "the "
-        "data's difficulty.",
+        explanation=f"After {len(evidence.losses)} steps the loss is {plateau.late:.4g}. On a "
+        f"single batch for {overfit.steps} steps, also at ten and a hundred times the "
+        f"learning rate, it only went from {overfit.first:.3g} to {overfit.last:.3g}, so the "
+        "difficulty of the data is not the cause.",
         culprit=at_call(plateau.loss, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.6, 0.5 if overfit.last > 0.9 * overfit.first else 0.2),
         notes=[
             ("ln C", plateau.chance),
             ("loss of the last steps", plateau.late),
-            ("one batch alone", f"{overfit.first:.3g} → {overfit.last:.3g}"),
+            ("a single batch", f"{overfit.first:.3g} → {overfit.last:.3g}"),
         ],
-        fix="look at the learning rate, at the path from the inputs to the loss, and at whether "
-        "labels belong to their inputs",
+        fix="check the learning rate, the path from the inputs to the loss, and whether labels "
+        "belong to their inputs",
     )

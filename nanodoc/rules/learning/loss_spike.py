@@ -1,7 +1,7 @@
 """## What it checks
 A positive loss more than ten times the median of the ten steps before it and of the ten after it,
-in runs of 40 steps and more. Silent where the loss jumps again and again, and at least as often
-half as high: that is how the batches differ by nature.
+in runs of at least 40 steps. Not reported if such jumps repeat and jumps of half that size are at
+least as frequent: then the batches simply differ.
 
 ## Why it matters
 One odd batch can undo the work of many steps; a spike that does not come back is a divergence.
@@ -54,9 +54,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             confidence=confidence(0.6, 0.5 if losses[step] > 100 * max(before, after) else 0.1),
             title=f"the loss jumped to {losses[step]:.3g} at step {step} and came back",
-            explanation=f"The steps around it are at {before:.3g} and {after:.3g}: one "
-            "batch that "
-            "is unlike the others, or one update that was too large.",
+            explanation=f"The steps around it are at {before:.3g} and {after:.3g}: one batch is "
+            "unlike the others, or one update was too large.",
             culprit=Culprit(kind="data"),
             phase="forward",
             step=step,

@@ -1,23 +1,22 @@
 """## What it checks
-The only loss of a step is made of one supervised loss (cross entropy, squared error, …) with a
-minus sign in front of it, or of the log-probabilities of labels without one (also a score minus the
-logsumexp of all, as a CRF gives), and an optimizer that goes down holds the layer that predicts. Or
-it is what an objective of gpytorch returns, a log-likelihood, as it is.
-Sums of several terms and trainings with several optimizers are not judged, as an adversary's term
-has a minus sign on purpose; nor are terms that samples weigh differently in, as advantages make
-them.
+The only loss of a step is one supervised loss (cross entropy, squared error, …) with a minus sign,
+or the log-probabilities of labels without one (also a score minus the logsumexp of all, as in a
+CRF), and a minimising optimizer holds the layer that predicts. Or it is the unchanged result of a
+gpytorch objective, a log-likelihood. Sums of several terms and runs with several optimizers are not
+checked, because an adversarial term has a minus sign on purpose; nor are terms with a different
+weight per sample, such as advantages.
 
 ## Why it matters
-The training makes the predictions as wrong as it can. The loss falls all the same, and below zero.
+Training makes the predictions as wrong as possible. The loss still falls, even below zero.
 
 ## Example
-    loss = F.log_softmax(model(x), 1)[rows, labels].mean()      # meant: -F.log_softmax(…)
+    loss = F.log_softmax(model(x), 1)[rows, labels].mean()      # should be -F.log_softmax(…)
 
 ## Fix
     loss = F.cross_entropy(model(x), labels)
 
 ## Options
-To unlearn, or to attack, ask the optimizer to climb: `torch.optim.SGD(…, maximize=True)`.
+To unlearn or to attack, let the optimizer maximise: `torch.optim.SGD(…, maximize=True)`.
 
 ## See also
 ND636 minimised-return
@@ -45,7 +44,7 @@ _LONG = 10  # steps
     "ND641",
     "maximised-loss",
     "critical",
-    "a loss that the training makes larger",
+    "a loss that training makes larger",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -67,12 +66,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(at.site) or ("maximised",),
-        title=f"the training makes {call.name} larger: what it minimises is the negative of it"
+        title=f"training makes {call.name} larger: it minimises the negative"
         if supervised
-        else "the training makes the labels less probable: it minimises their log-probability",
+        else "training makes the labels less probable: it minimises their log-probability",
         explanation=f"The only loss of the step is {call.name} "
         + ("times a negative number" if supervised else "of the labels, without a minus sign")
-        + ", and the optimizer, which makes the loss smaller, holds the layer that predicts.",
+        + ", and the optimizer, which minimises the loss, holds the layer that predicts.",
         culprit=at_call(at, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.85, 0.4 if fell else 0.0),
@@ -80,7 +79,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("loss at the start", f"{evidence.losses[0]:.3g}" if evidence.losses else None),
             ("loss at the end", f"{evidence.losses[-1]:.3g}" if evidence.losses else None),
         ],
-        fix="take the minus sign away" if supervised else "give the loss a minus sign",
+        fix="remove the minus sign" if supervised else "give the loss a minus sign",
         standing=WIRED,
     )
 
@@ -90,7 +89,7 @@ def _less_likely(rule: Rule, evidence: Evidence, found: MinimisedLikelihood) -> 
     return learning_claim(
         rule,
         location_key(found.line) or ("maximised",),
-        title="the training makes the data less probable: it minimises their log-likelihood",
+        title="training makes the data less probable: it minimises their log-likelihood",
         explanation=f"The only loss of the step is what {found.objective} returns, a "
         "log-likelihood or a lower bound of one, without a minus sign.",
         culprit=Culprit(kind="op", location=found.line),

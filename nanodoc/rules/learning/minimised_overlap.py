@@ -1,10 +1,10 @@
 """## What it checks
-A loss that is made of an overlap (Dice, IoU): the product of a network's scores with a mask of
-zeros and ones, summed, and divided by sums of both. Followed from the quotient to the loss, through
-means, sums and weights, its sign is never turned: no `1 - dice`, no minus.
+A loss made from an overlap (Dice, IoU): the summed product of a network's scores and a mask of
+zeros and ones, divided by sums of both. From the quotient to the loss, through means, sums and
+weights, its sign is never flipped: no `1 - dice`, no minus.
 
 ## Why it matters
-The training then makes the overlap as small as it can. The loss falls as it should.
+Training then makes the overlap as small as possible. The loss falls as usual.
 
 ## Example
     dice = 2 * (p * mask).sum() / (p.sum() + mask.sum())
@@ -39,7 +39,7 @@ _BEYOND = 0.05  # of 0 and of 1: a share lies between them
     "ND659",
     "minimised-overlap",
     "critical",
-    "a loss that falls as the overlap does",
+    "a loss that falls with the overlap",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -52,8 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(call.site) or ("overlap", call.index),
             title="the loss is the overlap itself, and is minimised",
-            explanation="What this line divides is the overlap of the scores with the mask, and "
-            "nothing turns its sign on the way to the loss: the smaller the overlap, the lower the "
+            explanation="This line computes the overlap of the scores with the mask, and nothing "
+            "flips its sign on the way to the loss: the smaller the overlap, the lower the "
             "loss.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,

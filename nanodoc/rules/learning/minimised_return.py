@@ -1,14 +1,13 @@
 """## What it checks
-A policy gradient over an episode: a step of the optimizer makes the actions with the larger
+A policy gradient over an episode in which an optimizer step makes the actions with the larger
 discounted sum of rewards less probable. The weights of the log-probabilities are compared with the
-rewards, a list that is named so, and an optimizer that climbs (`maximize=True`) is taken into
-account.
+rewards, a list with such a name; an optimizer with `maximize=True` is taken into account.
 
 ## Why it matters
-The policy learns to get as little reward as it can.
+The policy learns to get as little reward as possible.
 
 ## Example
-    losses.append(log_prob * ret)          # meant: -log_prob * ret
+    losses.append(log_prob * ret)          # should be -log_prob * ret
 
 ## Fix
     losses.append(-log_prob * ret)
@@ -53,9 +52,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(seen.weighted_at) or ("returns", "sign"),
         title="a step makes the actions with the larger return less probable",
-        explanation=f"The loss of the last episode rises with the log-probability of an action "
-        f"times its discounted sum of {seen.rewards}: the optimizer, which makes the loss smaller, "
-        "makes the return smaller.",
+        explanation="The loss of the last episode rises with the log-probability of an action "
+        f"times its discounted sum of {seen.rewards}: the optimizer, which minimises the "
+        "loss, minimises the return.",
         culprit=Culprit(kind="op", op="mul", location=seen.weighted_at),
         step=inspection.step,
         weight=confidence(0.85, 0.4 if seen.actions >= _LONG else 0.0),

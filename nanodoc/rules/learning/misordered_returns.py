@@ -1,11 +1,10 @@
 """## What it checks
-A policy gradient over an episode: what each action's log-probability is weighted with (or what the
-critic is asked to say) is compared with the discounted sums of the episode's rewards. The finding
-says that the weights are the sums of the rewards up to the action, or the sums from the action on
-in the opposite order.
+A policy gradient over an episode: the weight of each action's log-probability (or the critic's
+target) is compared with the discounted sums of the episode's rewards. Reported if the weights are
+the sums of the rewards up to the action, or the sums from the action on in reverse order.
 
 ## Why it matters
-An action is to be rewarded for what comes after it. So the first actions of an episode get the
+An action should be rewarded for what comes after it. Here the first actions of an episode get the
 credit of the last ones, and the policy learns little or the opposite.
 
 ## Example
@@ -55,12 +54,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         location_key(site) or ("returns",),
         title="actions are rewarded for what came before them"
         if so_far
-        else "the returns of an episode are in the opposite order of its actions",
+        else "the returns of an episode are in the reverse order of its actions",
         explanation=f"The weights of the {seen.actions} actions of the last episode are "
         + (
             f"the sums of {seen.rewards} up to each action"
             if so_far
-            else f"the sums of {seen.rewards} from each action on, the last action's first"
+            else f"the sums of {seen.rewards} from each action on, but with the last action's first"
         )
         + f", discounted with {seen.discount:.3g}. An action's return is the sum of the rewards "
         "from it on.",
@@ -68,6 +67,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         step=inspection.step,
         weight=confidence(0.85, 0.4 if seen.actions >= _LONG else 0.0),
         notes=[("rewards", seen.rewards), ("discount", f"{seen.discount:.3g}")],
-        fix="sum the rewards from the last to the first, and put each sum before the ones so far",
+        fix="sum the rewards from the last to the first, and insert each sum at the front",
         standing=WIRED,
     )

@@ -1,11 +1,11 @@
 """## What it checks
-A softmax of three and more dimensions whose output is multiplied or compared with labels of 0 and
-1, as those of a Dice loss are: along one dimension these add up to 1 everywhere, and the softmax
-goes over another one. Scores that the step also normalises over the classes are left alone.
+A softmax over a tensor of three or more dimensions whose output is multiplied or compared with
+labels of 0 and 1, as in a Dice loss: the labels sum to 1 along one dimension, but the softmax runs
+over a different one. Scores that the step also normalises over the classes are not reported.
 
 ## Why it matters
-What competes are then pixels or samples, and not classes: no pixel's probabilities add up to 1, and
-most are next to 0.
+Pixels or samples then compete instead of classes: no pixel's probabilities sum to 1, and most are
+close to 0.
 
 ## Example
     probabilities = scores.softmax(-1)                  # (batch, classes, height, width)
@@ -39,7 +39,7 @@ _ELEMENTWISE = ("log", "neg", "add", "pow", "square")
     "ND651",
     "misplaced-softmax",
     "critical",
-    "a softmax over another dimension than that of the classes",
+    "a softmax over a dimension that is not the classes'",
     needs=("inspection",),
     preflight="loss",
 )
@@ -61,12 +61,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(made.site) or ("softmax", made.index),
-            title=f"{made.name} over dimension {dim} (of {shape[dim]}), and the classes lie in "
+            title=f"{made.name} over dimension {dim} (of {shape[dim]}), but the classes are in "
             f"dimension {classes:.0f} (of {shape[int(classes)]})",
             explanation=f"{call.name} takes log-probabilities of classes along dimension 1."
             if by_definition
-            else f"{call.name} puts it beside labels of 0 and 1 of shape {list(shape)}, "
-            f"which add up to 1 along dimension {classes:.0f}, everywhere, and along no other.",
+            else f"{call.name} combines it with labels of 0 and 1 of shape {list(shape)}, which "
+            f"sum to 1 everywhere along dimension {classes:.0f}, and along no other.",
             culprit=at_call(made, evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.5),

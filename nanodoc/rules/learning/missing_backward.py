@@ -1,10 +1,10 @@
 """## What it checks
-A train_step in which nothing is ever differentiated, while no parameter gets a gradient or moves
-otherwise.
+A train_step that never calls backward(), while no parameter gets a gradient or changes in any other
+way.
 
 ## Why it matters
-An optimizer leaves alone what has no gradient: the weights stay as they were made, and the loss
-only follows the batches.
+An optimizer skips parameters without gradients: the weights keep their initial values, and the loss
+only varies with the batches.
 
 ## Example
     loss = F.cross_entropy(model(x), y)
@@ -52,11 +52,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         evidence,
         replace(misuse, location=misuse.location or _loss(evidence)),
-        title="nothing is ever differentiated: the loop has no backward()",
+        title="no gradients are ever computed: the loop has no backward()",
         explanation=f"In {count(misuse.steps, 'step')} no backward() ran and no parameter got a "
         "gradient"
-        + (", and the optimizer's step() leaves alone what has none" if steps else "")
-        + ": no parameter has moved.",
+        + (", and the optimizer's step() skips parameters without one" if steps else "")
+        + ": no parameter has changed.",
         fix="call loss.backward() before optimizer.step()",
     )
 

@@ -1,9 +1,9 @@
 """## What it checks
-A train_step that differentiates and never calls an optimizer's step(), while no parameter moves
-otherwise.
+A train_step that calls backward() but never an optimizer's step(), while no parameter changes in
+any other way.
 
 ## Why it matters
-The loss only follows the batches.
+The loss only varies with the batches.
 
 ## Example
     loss.backward()
@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         evidence,
         misuse,
         title="no optimizer ever steps",
-        explanation=f"backward() ran in {count(misuse.steps, 'step')}, and no optimizer's step() "
-        "was called: no parameter has moved.",
+        explanation=f"backward() ran in {count(misuse.steps, 'step')}, but no optimizer's step() "
+        "was called: no parameter has changed.",
         fix="call optimizer.step() after backward()",
     )

@@ -1,11 +1,11 @@
 """## What it checks
-Networks that the step asks and does not train (a teacher, a reference policy, a perceptual loss):
-whether dropout or batch norm layers in them ran in training mode. A network that the run itself
-moves, such as a moving average, or whose outputs a layer that learns reads, is left alone.
+Networks that the step calls but does not train (a teacher, a reference policy, a perceptual loss),
+with dropout or batch norm layers that ran in training mode. A network that the run itself updates,
+such as a moving average, or whose outputs feed a trained layer, is not reported.
 
 ## Why it matters
-Its answers are other ones each time, by chance or by who else is in the batch, and the model is
-taught that noise. A module is in training mode until eval() is called.
+Its outputs vary at random or with the rest of the batch, and the model learns that noise. A module
+is in training mode until eval() is called.
 
 ## Example
     teacher = Net(); teacher.load_state_dict(torch.load("teacher.pt"))
@@ -35,7 +35,7 @@ from nanodoc.rules.learning.claims import WIRED, learning_claim
     "ND648",
     "noisy-reference",
     "warning",
-    "a network that is only asked runs in training mode",
+    "a network that is not trained runs in training mode",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -45,15 +45,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(found.asked_at) or ("reference", found.module_type),
-            title=f"{found.module_type} is not trained, but asked in training mode",
-            explanation=f"No optimizer holds a parameter of {found.module_type}, no layer that "
-            f"learns reads what it returns, and no step has changed its weights. Its "
-            f"{layers} ran in training mode all the same.",
+            title=f"{found.module_type} is not trained, but runs in training mode",
+            explanation=f"No optimizer holds a parameter of {found.module_type}, no trained layer "
+            f"uses its output, and no step has changed its weights. But its {layers} ran in "
+            "training mode.",
             culprit=Culprit(kind="module", module_type=found.module_type, location=found.asked_at),
             step=inspection.step if inspection is not None else None,
             weight=0.9,  # seen while the step ran
             notes=[("layers in training mode", layers)],
-            fix="call .eval() on it, once, where it is made",
+            fix="call .eval() on it once, where it is made",
             standing=WIRED,
         )
         return

@@ -1,11 +1,11 @@
 """## What it checks
-nll_loss whose first argument holds values above 0.1: no probability has a positive logarithm. And
-ctc_loss whose frames hold no distribution over the symbols: the logarithm of their sum is more than
-0.1 away from 0.
+nll_loss whose first argument has values above 0.1: no probability has a positive logarithm. Also
+ctc_loss whose frames are not distributions over the symbols: the logarithm of their sum is more
+than 0.1 away from 0.
 
 ## Why it matters
 nll_loss applies no softmax. On raw outputs it has no lower bound; the outputs grow and the loss
-falls for ever.
+falls forever.
 
 ## Example
     loss = F.nll_loss(model(x), y)
@@ -40,7 +40,7 @@ finite, does."""
     "ND627",
     "not-log-probabilities",
     "critical",
-    "nll_loss or ctc_loss of values that are no log-probabilities",
+    "nll_loss or ctc_loss of values that are not log-probabilities",
     needs=("inspection",),
     preflight="loss",
 )
@@ -69,16 +69,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     0.6 if largest > 1 else 0.2,
                     0.5 if call.notes.get("value", 0.0) < 0 else 0.0,
                 ),
-                title=f"{call.name} is given values up to {largest:.3g}; log-probabilities are at "
+                title=f"{call.name} gets values up to {largest:.3g}; log-probabilities are at "
                 "most 0",
                 explanation=f"{call.name} applies no softmax. On raw outputs it has no lower "
-                "bound: they "
-                "grow for ever, right or wrong.",
+                "bound: they grow forever, right or wrong.",
                 culprit=at_call(call, evidence),
                 phase="forward",
                 step=evidence.inspection.step if evidence.inspection else None,
                 evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
-                fixes=(Fix(title="cross_entropy on the logits", confidence="likely"),),
+                fixes=(Fix(title="use cross_entropy on the logits", confidence="likely"),),
             ),
         )
         return
@@ -103,18 +102,20 @@ def _frames(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -
         stage=Stage.WIRING,
         finding=rule.finding(
             confidence=confidence(0.8, 0.5 if call.notes.get("value", 0.0) < 0 else 0.0),
-            title="ctc_loss is given no log-probabilities: those of a frame add up to "
+            title="ctc_loss does not get log-probabilities: a frame's probabilities sum to "
             f"{low:.3g} … {high:.3g}",
             explanation="ctc_loss applies no softmax. "
             + (
-                f"{site.name} ran over another dimension than that of the symbols, the last one."
+                f"{site.name} did not run over the dimension of the symbols, the last one."
                 if normalised
-                else "On raw outputs it has no lower bound: they grow for ever, right or wrong."
+                else "On raw outputs it has no lower bound: they grow forever, right or wrong."
             ),
             culprit=at_call(site, evidence),
             phase="forward",
             step=evidence.inspection.step if evidence.inspection else None,
             evidence=(("its value", call.notes.get("value")),),
-            fixes=(Fix(title="log_softmax over the last dimension first", confidence="likely"),),
+            fixes=(
+                Fix(title="apply log_softmax over the last dimension first", confidence="likely"),
+            ),
         ),
     )

@@ -3,14 +3,14 @@ Weights that are non-finite after an optimizer step whose gradients were all fin
 
 ## Why it matters
 Adam's eps of 1e-8 is 0 in float16: a weight with a tiny gradient is divided by sqrt(0) + 0. A beta
-of 1 makes the bias correction zero. The next step's loss is NaN, and every op of the model gets the
-blame.
+of 1 makes the bias correction zero. The next step's loss is NaN, and every op of the model looks
+guilty.
 
 ## Example
     model.half(); torch.optim.Adam(model.parameters(), eps=1e-8)
 
 ## Fix
-Keep the parameters in float32 and let autocast cast; or an eps that the dtype can hold.
+Keep the parameters in float32 and let autocast cast; or use an eps that the dtype can hold.
 
 ## See also
 ND209 uninitialised-parameter, ND210 vanishing-epsilon
@@ -38,7 +38,7 @@ _HUGE_GRADIENT = 1e15  # its square is beyond float32, and Adam keeps squares
     "ND616",
     "optimizer-made-nan",
     "critical",
-    "gradients finite, weights not: eps lost in half, bad betas",
+    "gradients finite, weights not: eps lost in half precision, bad betas",
     trials=("values",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -1,16 +1,16 @@
 """## What it checks
-An optimizer that keeps moments or momentum and has none when it steps, in step after step. The
-calls of a train_step are watched: which came, in which order, on which tensors.
+An optimizer that should keep moments or momentum but has none when it steps, step after step.
+nanodoc records the calls of a train_step, their order and their tensors.
 
 ## Why it matters
-Adam without its moments moves every weight by the full learning rate; momentum never builds up.
+Adam without its moments changes every weight by the full learning rate; momentum never builds up.
 
 ## Example
     def train_step(model, batch):
         optimizer = torch.optim.Adam(model.parameters())
 
 ## Fix
-Make it once; load its state when you resume.
+Create it once; load its state when you resume.
 
 ## See also
 ND507 stale-optimizer
@@ -33,7 +33,7 @@ from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
     "ND626",
     "optimizer-state-lost",
     "critical",
-    "an optimizer without its state at every step",
+    "an optimizer that loses its state at every step",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     misuse = loop_misuse(evidence, FRESH_OPTIMIZER)
@@ -42,9 +42,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             evidence,
             misuse,
-            title="every step begins with an optimizer that has no state",
+            title="every step starts with an optimizer that has no state",
             explanation="The optimizer that stepped had no moments or momentum although the run "
-            "had stepped before: it is made anew, or its state is dropped, each time. Adam "
-            "without its moments takes steps of the full learning rate in every direction.",
-            fix="make the optimizer once, outside the step",
+            "had stepped before: each time, it is created again or its state is dropped. "
+            "Adam without its moments takes steps of the full learning rate in every "
+            "direction.",
+            fix="create the optimizer once, outside the step",
         )

@@ -1,10 +1,10 @@
 """## What it checks
-A gradient penalty (WGAN-GP) of pictures: the norm of a gradient that `torch.autograd.grad` gave,
-of shape (N, C, H, W), over the channels alone. A number is subtracted from it: each pixel is asked
-for a gradient of norm 1, and not each sample.
+A gradient penalty (WGAN-GP) on images that takes the norm of a gradient from `torch.autograd.grad`,
+of shape (N, C, H, W), over the channels only and subtracts a number from it: each pixel, not each
+sample, should then have a gradient of norm 1.
 
 ## Why it matters
-The penalty asks for a gradient √(H·W) times as large as it should. The critic trains, and badly.
+The penalty asks for a gradient √(H·W) times too large. The critic trains, but badly.
 
 ## Example
     (gradient.norm(2, dim=1) - 1) ** 2
@@ -56,11 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("penalty",),
-            title=f"the gradient penalty is taken at each of {pixels} pixels, and not of each "
-            "sample",
-            explanation=f"The gradient has the shape {shape}, and its norm over dimension 1 the "
-            f"shape {call.shape}: a gradient of norm 1 at every pixel has a norm of "
-            f"√{pixels} = {math.sqrt(pixels):.3g} as a whole.",
+            title=f"the gradient penalty is taken per pixel ({pixels}), not per sample",
+            explanation=f"The gradient has shape {shape}, and its norm over dimension 1 has shape "
+            f"{call.shape}: a gradient of norm 1 at every pixel has a total norm of √{pixels} "
+            f"= {math.sqrt(pixels):.3g}.",
             culprit=at_call(call, evidence),
             weight=confidence(0.8, 0.3 if shape[1] <= _MOST_CHANNELS else 0.0),
             notes=[("gradient", str(shape)), ("norms", str(call.shape))],

@@ -1,11 +1,11 @@
 """## What it checks
-A ReduceLROnPlateau that waits for the lowest value (`mode="min"`, the default) and is given what is
-named an accuracy, an F1, an AUC or an IoU; or that waits for the highest and is given a loss, an
-error or a perplexity. A warning once it has lowered a rate.
+A ReduceLROnPlateau that expects falling values (`mode="min"`, the default) but gets a variable
+named after an accuracy, F1, AUC or IoU; or that expects rising values but gets a loss, an error or
+a perplexity. A warning once it has lowered a rate.
 
 ## Why it matters
-Every epoch that gets better counts as one that does not, and the learning rate falls until nothing
-moves.
+Every epoch that improves counts as one that does not, and the learning rate falls until nothing is
+learned.
 
 ## Example
     scheduler = ReduceLROnPlateau(optimizer)
@@ -50,7 +50,7 @@ loss, an improvement, a drop."""
     "ND660",
     "plateau-mode",
     "warning",
-    "a ReduceLROnPlateau that waits for the wrong end of what it is given",
+    "a ReduceLROnPlateau with the wrong mode for its metric",
     needs=("loop", "stats"),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -65,15 +65,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
         lowered = bool(rates) and rates[-1] < max(rates)
         other = "max" if rises else "min"
-        course = f": the rate has come from {max(rates):.3g} to {rates[-1]:.3g}" if lowered else ""
+        course = f": the rate has gone from {max(rates):.3g} to {rates[-1]:.3g}" if lowered else ""
         yield learning_claim(
             rule,
             ("rate",),
             severity="warning" if lowered else "info",
             standing=Standing(stage=Stage.SCHEDULE, specificity=Specificity.SPECIAL),
-            title=f'ReduceLROnPlateau waits for the {_END[scheduler.mode]} value (mode="'
-            f'{scheduler.mode}") and is given {given[1].strip()}',
-            explanation=f"What it is given at {at.place} gets better as it "
+            title=f'ReduceLROnPlateau expects {_END[scheduler.mode]} values (mode="'
+            f'{scheduler.mode}") but gets {given[1].strip()}',
+            explanation=f"The value passed at {at.place} improves as it "
             f"{'rises' if rises else 'falls'}, which counts as no progress{course}.",
             culprit=Culprit(kind="optimizer", location=scheduler.built_at or at),
             phase="optimizer",
@@ -102,4 +102,4 @@ def _is_known(word: str) -> bool:
     return word.isdigit() or word.lower() in _BESIDE or metric is not None
 
 
-_END = {"min": "lowest", "max": "highest"}
+_END = {"min": "falling", "max": "rising"}

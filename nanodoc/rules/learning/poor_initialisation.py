@@ -1,11 +1,11 @@
 """## What it checks
-Weights whose rows are equal, up to rounding, when the run ends, although they have moved; half of
-all layers and more whose rows were equal when it began; weights that are all zeros and get a
-gradient of exactly zero in every step; and half of all layers and more that began without a single
-negative weight.
+Weights whose rows are equal, up to rounding, at the end of the run although they have changed; at
+least half of all layers with equal rows at the start; weights that are all zeros and get a gradient
+of exactly zero in every step; and at least half of all layers without a single negative weight at
+the start.
 
 ## Why it matters
-Units that begin alike get equal gradients and stay alike: the layer is as good as one unit.
+Units that start out identical get equal gradients and stay identical: the layer is worth one unit.
 
 ## Example
     nn.init.constant_(layer.weight, 0.01)
@@ -14,7 +14,7 @@ Units that begin alike get equal gradients and stay alike: the layer is as good 
 Random initial values.
 
 ## Options
-A matrix that starts at zero behind a random one (LoRA's B) is no such case: its rows part at once.
+A matrix that starts at zero after a random one (LoRA's B) is not reported: its rows differ at once.
 
 ## See also
 ND611 initial-loss
@@ -71,9 +71,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         ("init", first.name),
         title=f"all {first.shape[0]} units of {first.name} have the same weights",
-        explanation="They began alike, so they get the same gradient and stay alike: after "
-        f"{count(len(evidence.losses), 'step')} the rows still differ by rounding only. "
-        "The layer computes one number, many times.",
+        explanation="They started out identical, so they get the same gradient and stay "
+        f"identical: after {count(len(evidence.losses), 'step')} the rows still differ only "
+        "by rounding. The layer computes one number many times.",
         culprit=at_parameter(first),
         phase="setup",
         step=0,
@@ -98,10 +98,11 @@ def _began_alike(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Iterab
     yield learning_claim(
         rule,
         ("init", first.name),
-        title=f"{len(alike)} of {count(len(layers), 'layer')} began with the same weights in every "
-        "unit",
-        explanation="Units that begin alike compute the same number and get the same gradient; "
-        "they part only by rounding, and by what the few random weights send back.",
+        title=f"{len(alike)} of {count(len(layers), 'layer')} started with the same weights in "
+        "every unit",
+        explanation="Units that start out identical compute the same number and get the same "
+        "gradient; only rounding, and the gradients from the few random weights, make them "
+        "differ.",
         culprit=at_parameter(first),
         phase="setup",
         step=0,
@@ -125,10 +126,10 @@ def _began_positive(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Ite
     yield learning_claim(
         rule,
         ("init", first.name),
-        title=f"{len(positive)} of {count(len(layers), 'layer')} began without a negative weight",
+        title=f"{len(positive)} of {count(len(layers), 'layer')} started without a negative weight",
         explanation="Sums of positive weights grow with the number of inputs, and all units of a "
-        "layer answer nearly the same: activations saturate, and gradients tell the units apart "
-        "slowly.",
+        "layer give nearly the same output: activations saturate, and the units become "
+        "different only slowly.",
         culprit=at_parameter(first),
         phase="setup",
         step=0,
@@ -136,7 +137,7 @@ def _began_positive(rule: Rule, evidence: Evidence, stats: RunStatistics) -> Ite
         weight=confidence(0.7, 0.4 if len(positive) == len(layers) else 0.1),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
         notes=[("also", shown_names(positive[1:]))],
-        fix="give the range both signs, such as nn.init.uniform_(weight, -0.08, 0.08), or use "
+        fix="use a range with both signs, such as nn.init.uniform_(weight, -0.08, 0.08), or use "
         "kaiming_uniform_ or xavier_uniform_",
     )
 
@@ -161,17 +162,17 @@ def _zero(
     several = len(zero) > 1
     dead = not any(p.grad_norm for p in stats.parameters if len(p.shape) >= 2)
     why = (
-        "A layer of zeros gives zeros, whatever goes in. Its gradient is made of what comes in and "
-        "of what the layers behind it send back, and where those are zero as well, it stays so."
+        "A layer of zeros outputs zeros for any input. Its gradient is the product of its input "
+        "and the gradient from the layers after it; if those are zero as well, it stays zero."
         if several or dead
-        else "Nothing that is computed from it gets a gradient: it is not used yet."
+        else "Nothing computed from it gets a gradient: it is not used yet."
     )
     return learning_claim(
         rule,
         ("init", first.name),
         title=f"{shown_names(zero)} {'are' if several else 'is'} all zeros and "
         f"{'get' if several else 'gets'} a gradient of zero",
-        explanation=f"{why} In {count(len(evidence.losses), 'step')} it has not moved.",
+        explanation=f"{why} In {count(len(evidence.losses), 'step')} it has not changed.",
         culprit=at_parameter(first),
         phase="setup",
         step=0,
@@ -181,7 +182,7 @@ def _zero(
         notes=[("also", shown_names(zero[1:]) if several else None)],
         fix="initialise with random values (nn.init.kaiming_uniform_, xavier_uniform_)"
         if several or dead
-        else "see what stands between it and the loss",
+        else "check what lies between it and the loss",
     )
 
 

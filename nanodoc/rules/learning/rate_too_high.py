@@ -83,7 +83,7 @@ def _cure(slower: Stretch, lower: str | None, *, of_the_loss: bool) -> str:
     if of_the_loss:
         return "take the mean, or lower the learning rate by as much"
     if slower.highest is not None:
-        return f"let the learning rate rise to {lower} and no further"
+        return f"let the learning rate rise no higher than {lower}"
     return (
         f"lower the learning rate to {lower}"
         if lower

@@ -1,10 +1,10 @@
 """## What it checks
-A loss of overlap (Dice, IoU) that is made of what a layer gives as it is: its product with a mask
-of zeros and ones, divided by sums of both, where the scores lie outside of 0 to 1.
+An overlap loss (Dice, IoU) computed from a layer's raw output: its product with a mask of zeros and
+ones, divided by sums of both, with scores outside of 0 to 1.
 
 ## Why it matters
-The overlap of scores that may be of any size and sign has no bound: the loss leaves 0 to 1, falls
-below zero, or jumps where the sums in the denominator come near zero.
+The overlap of scores of any size and sign is unbounded: the loss leaves 0 to 1, falls below zero,
+or jumps when the sums in the denominator get close to zero.
 
 ## Example
     overlap = (scores * mask).sum()           # scores = model(x)
@@ -14,7 +14,7 @@ below zero, or jumps where the sums in the denominator come near zero.
     share = scores.sigmoid()
     loss = 1 - 2 * (share * mask).sum() / (share.sum() + mask.sum())
 
-DiceLoss of MONAI: `sigmoid=True`; it leaves `softmax=True` aside for a single channel.
+MONAI's DiceLoss: `sigmoid=True`; it ignores `softmax=True` for a single channel.
 
 ## See also
 ND612 double-softmax, ND642 misplaced-softmax
@@ -40,7 +40,7 @@ _DIVISIONS = ("div", "truediv")
     "ND655",
     "raw-overlap",
     "critical",
-    "a loss of overlap that is made of raw scores",
+    "an overlap loss computed from raw scores",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -59,10 +59,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(culprit.location) or ("overlap", call.index),
-            title="the overlap is computed of raw scores",
-            explanation="What is multiplied with the mask comes from "
-            f"{scores.module or scores.name} as it is, and goes from {low:.3g} to {high:.3g}. "
-            "Shares lie between 0 and 1.",
+            title="the overlap is computed from raw scores",
+            explanation="The scores that are multiplied by the mask are the raw output of "
+            f"{scores.module or scores.name}, from {low:.3g} to {high:.3g}. An overlap needs "
+            "values between 0 and 1.",
             culprit=culprit,
             step=inspection.step if inspection is not None else None,
             weight=confidence(0.85, 0.3 if low < 0 and high > 1 else 0.0),
@@ -70,7 +70,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("scores from", scores.site.place if scores.site is not None else None),
                 ("multiplied at", call.site.place if call.site is not None else None),
             ],
-            fix="scores.sigmoid(), or softmax over the classes, first",
+            fix="apply scores.sigmoid(), or softmax over the classes, first",
             standing=WIRED,
         )
         return

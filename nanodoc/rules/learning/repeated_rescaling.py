@@ -1,12 +1,10 @@
 """## What it checks
-The calls of the last step: one multiplies or divides in place a tensor that the step found made,
-and that is neither of the batch nor of the model nor trained, and makes it twice or half as large
-at least. All it is changed with are constants, nothing else writes into it, and the loss is made of
-it.
+A call of the last step that multiplies or divides a tensor in place, at least doubling or halving
+it. The tensor was made before the step, belongs neither to the batch nor to the model, and is not
+trained. Only constants change it, nothing else writes to it, and the loss depends on it.
 
 ## Why it matters
-Each step does the same to the tensor again. Divided by 255 in every step, a picture is black after
-a few.
+Each step changes the tensor again. Divided by 255 in every step, an image is black after a few.
 
 ## Example
     def normalise(pictures):
@@ -46,9 +44,9 @@ _VERBS = {
     "ND638",
     "repeated-rescaling",
     "critical",
-    "a constant that every step rescales in place again",
+    "a constant that every step rescales in place",
     needs=("inspection",),
-    thresholds={"factor": Threshold(2.0, "times as large, or as small: in ten steps a thousand")},
+    thresholds={"factor": Threshold(2.0, "times as large, or as small: a thousand in ten steps")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = calls_of(evidence)
@@ -72,13 +70,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(call.site) or ("rescaled", call.index),
             title=f"each step {verb} a constant in place again",
             explanation=f"A tensor of shape {call.shape} that was made outside of the step is the "
-            f"target of an in-place {call.name}, and what it is changed with is the same in each "
-            "step. The loss is made of it.",
+            f"target of an in-place {call.name} with the same value in each step. The loss "
+            "depends on it.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.85, 0.3 if not 0.1 < factor < 10 else 0.0),
             notes=[("shape", str(call.shape)), ("factor", f"{factor:.3g}")],
-            fix=f"leave the tensor as it is: {call.name} without the underscore gives a new one",
+            fix=f"keep the tensor unchanged: {call.name} without the underscore returns a new one",
             standing=WIRED,
         )
         return

@@ -1,10 +1,10 @@
 """## What it checks
-A script that calls `load_state_dict` with a `state_dict` of the same model: all of its tensors lie
-in the model's own memory, and have been written to since the script asked for them.
+A script that calls `load_state_dict` with a `state_dict` of the same model whose tensors share the
+model's memory and have been written to since.
 
 ## Why it matters
-`state_dict()` gives the model's own tensors and no copies. Weights that were kept so, as the best
-ones, are trained further with the model, and to load them changes nothing.
+`state_dict()` returns the model's own tensors, not copies. The "best" weights kept this way are
+trained further with the model, and loading them changes nothing.
 
 ## Example
     if loss < best:
@@ -35,7 +35,7 @@ from nanodoc.rules.learning.claims import WIRED, learning_claim
     "ND643",
     "restored-to-itself",
     "warning",
-    "weights that are put back and were never copied",
+    "weights that are restored but were never copied",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.asides.restored if evidence.asides is not None else None
@@ -45,11 +45,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(found.taken_at or found.loaded_at) or ("restored",),
-        title="the weights that are kept here are the model's own, and are trained further",
+        title="the weights that are kept here are the model's own and are trained further",
         explanation=f"The state_dict holds the {count(found.tensors, 'parameter')} of "
-        f"{found.model} themselves. They were written to after it was made, and"
+        f"{found.model} itself, not copies. They were written to afterwards, and"
         + (f" at {loaded}" if loaded is not None else "")
-        + " the model is given its own tensors to load: nothing is put back.",
+        + " the model loads its own tensors: nothing is restored.",
         culprit=Culprit(kind="module", location=found.taken_at or found.loaded_at),
         phase="script",
         weight=0.95,  # one memory, written to in between: nothing is put back

@@ -1,12 +1,12 @@
 """## What it checks
-Terms of the loss that are known to belong there with one sign, by which way the loss goes with
-them: the entropy of a policy (`dist.entropy()` beside weighted log-probabilities), the KL term of a
-variational autoencoder whose latent is drawn as `mu + std * noise`, and a norm or a sum of squares
-of a parameter that is trained. Only steps of a single optimizer that goes down are judged.
+The sign of loss terms for which only one sign makes sense: the entropy of a policy
+(`dist.entropy()` together with weighted log-probabilities), the KL term of a variational
+autoencoder whose latent is drawn as `mu + std * noise`, and a norm or a sum of squares of a trained
+parameter. Only steps with a single minimising optimizer are checked.
 
 ## Why it matters
-A policy that is paid for certainty stops to explore. A KL term or a weight decay with the wrong
-sign is a loss without a lower bound: the posterior, or the weights, run away, and the loss looks
+A policy that is rewarded for certainty stops exploring. A KL term or a weight decay with the wrong
+sign makes the loss unbounded below: the posterior or the weights run away, and the loss looks
 better and better.
 
 ## Example
@@ -72,9 +72,9 @@ def _claim(rule: Rule, evidence: Evidence, term: Term, what: str) -> Claim:
     return learning_claim(
         rule,
         location_key(at.site) or ("sign", what),
-        title=f"the training {way}",
-        explanation="The loss is a sum in which this term has the other sign. The gradient of the "
-        "last step's loss says so, and the only optimizer makes the loss smaller.",
+        title=f"training {way}",
+        explanation="In the loss, this term has the opposite sign. The gradient of the last "
+        "step's loss shows it, and the only optimizer minimises the loss.",
         culprit=at_call(at, evidence),
         step=len(evidence.losses) - 1,
         weight=0.85,
@@ -82,7 +82,7 @@ def _claim(rule: Rule, evidence: Evidence, term: Term, what: str) -> Claim:
             ("slope of the loss along the term", f"{term.call.notes['slope']:.3g}"),
             ("the term's value", f"{value:.3g}" if value is not None else None),
         ],
-        fix="turn the sign of the term",
+        fix="flip the sign of the term",
         standing=WIRED,
     )
 

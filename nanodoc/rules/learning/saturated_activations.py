@@ -1,12 +1,12 @@
 """## What it checks
-The share of a hidden sigmoid's or tanh's outputs where its derivative is below 0.01, more than half
-for a warning; an info where the loss has no targets that stay, as that of a policy. When the run is
-over its last batch and up to three earlier ones are run once more with the weights it ended with.
-Outputs of the model and gates (sigmoids that are multiplied with something) are left out: they may
+The share of a hidden sigmoid's or tanh's outputs where its derivative is below 0.01: more than half
+is a warning, or an info if the loss has no fixed targets, such as that of a policy. At the end of
+the run, its last batch and up to three earlier ones are run once more with the final weights. The
+model's outputs and gates (sigmoids that are multiplied with something) are skipped: they may
 saturate on purpose.
 
 ## Why it matters
-The gradient behind it is a hundredth of what it was, for each such layer.
+Each such layer shrinks the gradient to a hundredth of its size.
 
 ## Example
     nn.init.normal_(layer.weight, std=1.0)      # 256 inputs: pre-activations of ±16
@@ -44,9 +44,9 @@ _PLUS = ("add", "radd")  # of a number: 1 + tanh, of which GELU is made
     "ND604",
     "saturated-activations",
     "warning",
-    "sigmoid or tanh in its flat part",
+    "sigmoid or tanh in its flat region",
     needs=("inspection",),
-    thresholds={"share": Threshold(0.5, "share of the outputs in the flat part")},
+    thresholds={"share": Threshold(0.5, "share of the outputs in the flat region")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
@@ -66,9 +66,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             rule,
             location_key(unit.call.site) or ("units", unit.call.module),
             standing=Standing(scope=Scope.LAYERS),
-            title=f"{unit.saturated:.0%} of {unit.call.name}'s outputs lie in its flat part",
-            explanation="There its derivative is below 0.01: what comes back to the layers before "
-            "it is a hundredth of the gradient, and less.",
+            title=f"{unit.saturated:.0%} of {unit.call.name}'s outputs lie in its flat region",
+            explanation="Its derivative is below 0.01 there: at most a hundredth of the gradient "
+            "reaches the layers before it.",
             culprit=at_call(unit.call, evidence),
             # the loss of a policy or a critic tells nothing of what its network has learnt
             severity=rule.severity if is_one_supervised_loss(evidence) else "info",
@@ -77,10 +77,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 0.6, 0.5 if unit.saturated > 0.9 else 0.2, 0.3 if inspection.batches > 1 else 0.0
             ),
             notes=[
-                ("share in the flat part", round(unit.saturated, 3)),
-                ("values looked at", unit.values),
+                ("share in the flat region", round(unit.saturated, 3)),
+                ("values examined", unit.values),
             ],
-            fix="normalise the inputs, smaller initial weights, or normalisation before the "
+            fix="use normalised inputs, smaller initial weights, or normalisation before the "
             "activation",
         )
         return

@@ -1,6 +1,6 @@
 """## What it checks
-A scheduler whose first step() came before any optimizer's. torch's own warning about it is evidence
-too.
+A scheduler whose first step() came before any optimizer's. torch's own warning about it also
+counts.
 
 ## Why it matters
 The first learning rate of the schedule is never used; a warm-up loses its first step.
@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                         else 0.2,
                     ),
                     title=f"{scheduler.type} steps before the optimizer does",
-                    explanation="The schedule moves on before the first update, so its first "
+                    explanation="The schedule advances before the first update, so its first "
                     "learning rate is never used and every later one comes a step early.",
                     culprit=Culprit(
                         kind="optimizer", location=scheduler.stepped_at or scheduler.built_at

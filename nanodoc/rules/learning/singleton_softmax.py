@@ -1,6 +1,6 @@
 """## What it checks
-A softmax on the way to the loss over a dimension of size 1 that a layer with a single output made,
-or that is what was kept of several scores (`topk(1)`). Attention over a single key is left alone.
+A softmax on the way to the loss over a dimension of size 1, made by a layer with a single output or
+by keeping one of several scores (`topk(1)`). Attention over a single key is not reported.
 
 ## Why it matters
 softmax of one number is 1. Attention weights are all equal, a classifier always answers 1, and the
@@ -73,9 +73,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             continue
         others = [f"dim={i} ({size})" for i, size in enumerate(shape) if size > 1 and i > 0]
         fix = (
-            f"normalise over the dimension that holds what competes: {', '.join(others)}"
+            f"normalise over the dimension whose entries compete: {', '.join(others)}"
             if others
-            else "sigmoid for a single output"
+            else "use sigmoid for a single output"
         )
         yield Claim(
             root=location_key(call.site) or ("softmax", call.index),
@@ -88,9 +88,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 title=f"{call.name} over a dimension of size 1 is always "
                 f"{1 if call.name == 'softmax' else 0}",
                 explanation=f"Its input is {list(shape)} and dim={dim} has one element: whatever "
-                "the "
-                "layers before it compute, the result is the same, and no gradient comes back "
-                "to them.",
+                "the layers before it compute, the result is the same, and they get no "
+                "gradient.",
                 culprit=at_call(call, evidence),
                 phase="forward",
                 step=0,

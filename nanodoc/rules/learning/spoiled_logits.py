@@ -1,10 +1,10 @@
 """## What it checks
-What stands between the last layer and a cross entropy: a relu, so that no class can be told to be
-unlikely; a tanh, so that no class can be surer than the others by more than e²; or a dropout in
-training mode, which sets scores to 0 by chance. Means over positions may follow it.
+An op between the last layer and a cross entropy: a relu, so that no class can be ruled out; a tanh,
+so that no class can be more than e² times as likely as another; or a dropout in training mode,
+which sets scores to 0 at random. Means over positions may follow it.
 
 ## Why it matters
-The loss cannot come near zero, and its gradient is lost where relu or dropout gave 0.
+The loss cannot get close to zero, and its gradient is lost where relu or dropout gave 0.
 
 ## Example
     nn.Sequential(..., nn.Linear(64, 10), nn.ReLU())
@@ -30,10 +30,10 @@ from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, learning
 _OF_SCORES = ("cross_entropy", "binary_cross_entropy_with_logits")
 _OF_LOGS = ("nll_loss",)
 _SPOILERS = {
-    "relu": "relu makes every score 0 or more: no class can be told to be unlikely",
-    "relu6": "relu6 keeps every score between 0 and 6: no class can be told to be unlikely",
+    "relu": "relu makes every score 0 or more: no class can be ruled out",
+    "relu6": "relu6 keeps every score between 0 and 6: no class can be ruled out",
     "tanh": "tanh keeps scores between −1 and 1: no class can be e² times as likely as another",
-    "dropout": "dropout sets scores to 0 by chance, of the right class, too",
+    "dropout": "dropout sets scores to 0 at random, also that of the right class",
 }
 
 
@@ -56,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(spoiler.site) or ("logits", spoiler.index),
-            title=f"{spoiler.name} stands between the last layer and {call.name}",
+            title=f"{spoiler.name} between the last layer and {call.name}",
             explanation=f"{_SPOILERS[spoiler.name]}.",
             culprit=at_call(spoiler, evidence),
             step=0,
@@ -66,7 +66,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("shape", str(spoiler.shape)),
                 ("scores kept", kept if spoiler.name == "dropout" else None),
             ],
-            fix=f"give {call.name} what the last layer returns; {spoiler.name} belongs before it",
+            fix=f"pass the last layer's output to {call.name}; {spoiler.name} belongs before that "
+            "layer",
         )
         return
 

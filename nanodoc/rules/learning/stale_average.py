@@ -1,12 +1,11 @@
 """## What it checks
-Networks that a training keeps as an average of its model, in eval mode: batch norms whose running
-statistics are still those that they were made with, mean 0 and variance 1, where the model's own
-have moved.
+Averaged copies of the model, in eval mode, whose batch norms still have their initial running
+statistics, mean 0 and variance 1, although those of the model have changed.
 
 ## Why it matters
-Running means and variances are buffers and no parameters. An average of the parameters alone
-normalises by numbers that belong to no data: validated with it, a model that learns well looks as
-if it did not.
+Running means and variances are buffers, not parameters. An average of the parameters alone
+normalises with statistics of no data: in validation, a model that learns well looks as if it did
+not.
 
 ## Example
     for averaged, own in zip(ema.parameters(), model.parameters()):
@@ -40,7 +39,7 @@ _SHORTEST = 10  # steps
     "ND653",
     "stale-average",
     "warning",
-    "an averaged model whose batch norms are those of step 0",
+    "an averaged model with the batch norm statistics of step 0",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -52,10 +51,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(average.averaged_at) or ("average", average.name),
-            title=f"{average.name} follows the model's weights, and the statistics of its "
-            f"{average.layers} {average.layer_type} are those it was made with",
+            title=f"{average.name} follows the model's weights, but the statistics of its "
+            f"{average.layers} {average.layer_type} are still the initial ones",
             explanation="Its weights follow those of the model. The running statistics of its "
-            "batch norms are still mean 0 and variance 1, and in eval mode it normalises by them.",
+            "batch norms are still mean 0 and variance 1, and in eval mode it normalises "
+            "with them.",
             culprit=Culprit(
                 kind="module",
                 module=average.name,

@@ -3,7 +3,7 @@ A loss that is a sum (reduction="sum", or .sum() last) in a run whose median gra
 100.
 
 ## Why it matters
-Learning rate and clipping then depend on the batch size.
+The right learning rate and clipping then depend on the batch size.
 
 ## Example
     loss = F.mse_loss(model(x), y, reduction="sum")
@@ -58,7 +58,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title="the loss is a sum over the batch, and the gradient norm is "
             f"{statistics.median(norms):.3g}",
             explanation="A summed loss and its gradients grow with the batch: learning rate and "
-            "clipping mean something else for every batch size.",
+            "clipping have a different effect for every batch size.",
             culprit=Culprit(
                 kind="op",
                 op=loss.name,

@@ -1,10 +1,10 @@
 """## What it checks
-The two betas of Adam and its kin: the first, of the gradient's average, is larger than the second,
-of its square's, and 0.99 or more.
+The two betas of Adam and its variants: the first (average of the gradient) is larger than the
+second (average of its square), and 0.99 or more.
 
 ## Why it matters
-The direction then follows gradients of hundreds of steps ago, and the size of the step those of the
-last ten: the steps are late, and jump.
+The direction then follows gradients of hundreds of steps ago, and the step size those of the last
+ten: updates lag and jump.
 
 ## Example
     torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.999, 0.9))
@@ -31,9 +31,9 @@ from nanodoc.rules.learning.claims import WIRED, learning_claim
     "ND658",
     "swapped-betas",
     "warning",
-    "Adam's two betas in each other's place",
+    "Adam's two betas are swapped",
     needs=("stats",),
-    thresholds={"first": Threshold(0.99, "beta1 from which on it counts (torch's own is 0.9)")},
+    thresholds={"first": Threshold(0.99, "smallest beta1 that counts (torch's default is 0.9)")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     given = evidence.stats.betas if evidence.stats is not None else ()
@@ -45,9 +45,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("betas", number),
-            title=f"the betas are {first:g} and {second:g}: they stand in each other's place",
+            title=f"the betas are {first:g} and {second:g}: they are swapped",
             explanation=f"The average of the gradients reaches back {1 / (1 - first):.0f} steps, "
-            f"that of their squares {1 / (1 - second):.0f}. It is meant the other way round.",
+            f"that of their squares {1 / (1 - second):.0f}. It should be the other way round.",
             culprit=Culprit(kind="optimizer", location=sites[number] if sites[number:] else None),
             phase="optimizer",
             weight=confidence(0.7, min(10 * (first - second), 0.8)),

@@ -1,12 +1,12 @@
 """## What it checks
-The loss of a variational autoencoder: a reconstruction term that is a mean over all elements of the
-batch, and a KL term that is a sum, of a latent that was drawn as `mu + std * noise`. The finding
-says how many times as heavy as in the evidence lower bound the KL term is. Nothing is said below
-500 times, and where the latent still tells its samples apart.
+The loss of a variational autoencoder whose latent is drawn as `mu + std * noise`: the
+reconstruction term is a mean over all elements of the batch, but the KL term is a sum. The finding
+says how many times its weight in the evidence lower bound the KL term has. Nothing is reported
+below 500 times, or if the latent still distinguishes its samples.
 
 ## Why it matters
-The KL term is all that is learnt. The posterior collapses: each sample has the same latent, and the
-decoder gives the mean of the data.
+Only the KL term is learned. The posterior collapses: each sample has the same latent, and the
+decoder outputs the mean of the data.
 
 ## Example
     reconstruction = F.binary_cross_entropy(output, images)                 # a mean
@@ -42,11 +42,15 @@ _SHORTEST = 20  # steps: in fewer, a latent may not tell its samples apart yet
     "ND637",
     "unbalanced-terms",
     "warning",
-    "a mean reconstruction beside a summed KL term",
+    "a mean reconstruction with a summed KL term",
     needs=("inspection",),
     thresholds={
-        "heavy": Threshold(500, "times its weight in the evidence lower bound: beta of β-VAE ends"),
-        "collapsed": Threshold(1.0, "nats of a sample: a latent that tells samples apart has more"),
+        "heavy": Threshold(
+            500, "times its weight in the evidence lower bound: the largest beta of β-VAE"
+        ),
+        "collapsed": Threshold(
+            1.0, "nats per sample: a latent that distinguishes samples has more"
+        ),
     },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -81,15 +85,15 @@ def _claim(
     return learning_claim(
         rule,
         location_key(kl.site) or ("terms", "kl"),
-        title=f"the KL term is {times:.3g} times as heavy as the reconstruction allows",
+        title=f"the KL term is weighted {times:.3g} times too much against the reconstruction",
         explanation=f"The reconstruction is a mean over {elements} elements{where}, and the KL "
-        f"term a sum. What the latent tells of a sample has gone down to {nats:.3g} nats: the "
-        "posterior has collapsed.",
+        f"term is a sum. The latent holds only {nats:.3g} nats per sample: the posterior has "
+        "collapsed.",
         culprit=at_call(kl, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.75, 0.5 if nats < 0.1 else 0.0),  # the less is left, the surer
-        notes=[("elements of the mean", elements), ("nats of a sample", f"{nats:.3g}")],
-        fix="sum both terms, or divide the KL term by the number of elements of the mean",
+        notes=[("elements of the mean", elements), ("nats per sample", f"{nats:.3g}")],
+        fix="sum both terms, or divide the KL term by the number of elements in the mean",
     )
 
 

@@ -1,16 +1,16 @@
 """## What it checks
-Batch norm and dropout layers that were in training mode when the last step's forward ran, though
-eval() was called before on the layer itself, or on a frozen part that it belongs to: a train() of
-the whole model took that back. An info where it is dropout only; an eval() that a library calls
-when it loads a model does not count.
+Batch norm and dropout layers that were in training mode in the last step's forward although eval()
+had been called on the layer, or on the frozen part it belongs to: a train() of the whole model
+undid that. An info if only dropout is affected. An eval() that a library calls when it loads a
+model does not count.
 
 ## Why it matters
-The frozen statistics move with every batch, and dropout is back in the frozen part.
+The frozen statistics change with every batch, and dropout is active again in the frozen part.
 
 ## Example
     for layer in norms: layer.eval()
     ...
-    model.train()       # goes through every module below
+    model.train()       # applies to every submodule
 
 ## Fix
     model.train()
@@ -36,7 +36,7 @@ from nanodoc.rules.learning.claims import learning_claim
     "ND632",
     "undone-eval",
     "warning",
-    "frozen layers that train() has put back into training mode",
+    "frozen layers that train() puts back into training mode",
     needs=("inspection",),
     preflight="modes",
 )
@@ -54,12 +54,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         location_key(first.train_at) or ("mode", first.module),
         severity=rule.severity if norms else "info",
         title=f"train() has put {first.module}{more} back into training mode",
-        explanation=f"eval() was called on {'it' if len(back) == 1 else 'them'} at "
-        f"{place}, and train() goes through every module below: "
+        explanation=f"eval() was called on {'it' if len(back) == 1 else 'them'} at {place}, but "
+        "train() applies to every submodule: "
         + (
-            "the running statistics that were to stay move with every batch."
+            "the running statistics that should stay fixed change with every batch."
             if norms
-            else "dropout drops values in a part that was to stay as it is."
+            else "dropout drops values in a part that should stay fixed."
         ),
         culprit=Culprit(
             kind="module",

@@ -1,10 +1,10 @@
 """## What it checks
-Trainings that come to an end of their own: the rate of step n was n / N of what each group of the
-optimizer was given, for a whole number N of ten times the steps and more.
+Runs that finish by themselves in which the rate of step n was n / N of the rate that each group of
+the optimizer was given, for a whole number N of at least ten times the steps.
 
 ## Why it matters
-The warm-up was written for a longer training. The rate that was chosen is never used, and the model
-is nearly what it was.
+The warm-up was meant for a longer run. The chosen rate is never reached, and the model has hardly
+changed.
 
 ## Example
     TrainingArguments(max_steps=150, learning_rate=1e-3, warmup_steps=5000)
@@ -37,11 +37,11 @@ believed where a line of the user's says how long the warm-up is."""
     "ND652",
     "unfinished-warmup",
     "warning",
-    "a warm-up that goes on when the training is over",
+    "a warm-up longer than the training",
     needs=("stats", "loop"),
     thresholds={
         "reached": Threshold(0.1, "share of the optimizer's rate"),
-        "steps": Threshold(30, "steps of a training that can be judged"),
+        "steps": Threshold(30, "fewest steps of a run that is checked"),
     },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -72,7 +72,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             evidence=(("learning rate", f"{rates[1]:.3g} → {rates[-1]:.3g}"),),
             fixes=(
                 Fix(
-                    title="make the warm-up a part of the training: a tenth of its steps, or fewer",
+                    title="make the warm-up a part of the training: at most a tenth of its steps",
                     confidence="likely",
                 ),
             ),

@@ -1,10 +1,10 @@
 """## What it checks
-Steps in which a network judges what another one made, once detached and once not, as a
-discriminator judges a generator: by a binary cross entropy or a squared error against one constant,
-or by a mean of what it says. Both losses must not push the judgement the same way.
+Steps in which a network scores the output of a second one, once detached and once not, as a
+discriminator scores a generator: with a binary cross entropy or a squared error against one
+constant, or with the mean of its scores. The two losses must not push the scores the same way.
 
 ## Why it matters
-The generator is trained to be found out. The loss of both falls, and what is made gets worse.
+The generator is trained to be detected. Both losses fall, and the samples get worse.
 
 ## Example
     loss_d = criterion(netD(real), ones) + criterion(netD(fake.detach()), zeros)
@@ -53,7 +53,7 @@ class _Judgement:
     "ND650",
     "unopposed-discriminator",
     "critical",
-    "a generator that learns to be found out",
+    "a generator that learns to be detected",
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -78,19 +78,19 @@ def _claim(rule: Rule, evidence: Evidence, own: _Judgement, other: _Judgement) -
     return learning_claim(
         rule,
         location_key(other.call.site) or ("generator", "sign"),
-        title=f"the generator's loss moves the judgement of its outputs {way}, as the "
-        "discriminator's own does",
-        explanation="What is made is judged twice: detached, where the judging network learns, and "
-        "not detached, where the one that made it learns. "
+        title=f"the generator's loss pushes the score of its outputs {way}, as the "
+        "discriminator's does",
+        explanation="The generated output is scored twice: detached, to train the discriminator, "
+        "and not detached, to train the generator. "
         + (f"Both are compared with {other.wanted:.3g}. " if against else "")
-        + "So the second learns to be told apart, and nothing opposes the first.",
+        + "So the generator learns to be detected, and nothing opposes the discriminator.",
         culprit=at_call(other.call, evidence),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.4 if against else 0.0),
         notes=[("the discriminator's loss", beside.place if beside is not None else None)],
-        fix="compare the generator's judgement with the label of what is real"
+        fix="compare the score of the generator's outputs with the label of real samples"
         if against
-        else "turn the sign of the generator's loss",
+        else "flip the sign of the generator's loss",
         standing=WIRED,
     )
 

@@ -1,9 +1,9 @@
 """## What it checks
-A regression loss on the output of ReLU, sigmoid, tanh or softmax, or on a cosine similarity, and
-targets of which a tenth or more lie outside of its range.
+A regression loss on the output of ReLU, sigmoid, tanh or softmax, or on a cosine similarity, with
+at least a tenth of the targets outside of its range.
 
 ## Why it matters
-The model is pushed into the flat part of its last activation, and stays there.
+The model is pushed into the flat region of its last activation and stays there.
 
 ## Example
     return torch.sigmoid(self.head(x))        # targets up to 40
@@ -49,7 +49,7 @@ _RANGES = {
     "critical",
     "an output activation that cannot produce the targets",
     needs=("inspection",),
-    thresholds={"share": Threshold(0.1, "share of the targets out of the activation's reach")},
+    thresholds={"share": Threshold(0.1, "share of the targets outside the activation's range")},
     preflight="loss",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -83,22 +83,22 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         location_key(made.site) or ("units", made.module),
         title=f"{made.name} on the output cannot reach {share:.0%} of the targets",
-        explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets go from "
+        explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets range from "
         f"{loss.notes.get('target_min', math.nan):.3g} to "
         f"{loss.notes.get('target_max', math.nan):.3g}. "
         + (
-            "All pairs are drawn together as far as they can be."
+            "All pairs are pulled together as far as possible."
             if cosine
-            else "The model is pushed into the flat part of its last activation."
+            else "The model is pushed into the flat region of its last activation."
         ),
         culprit=culprit,
         step=0,
         weight=confidence(0.8, 0.5 if share > 0.3 else 0.1),
         standing=Standing(specificity=Specificity.SPECIAL),
         notes=[("targets out of reach", f"{share:.0%}")],
-        fix="targets scaled to its range: from -1, or 0, to 1"
+        fix="scale the targets to its range: from -1, or 0, to 1"
         if cosine
-        else "no activation on the output of a regression, or targets scaled to its range",
+        else "use no activation on the output of a regression, or scale the targets to its range",
     )
 
 

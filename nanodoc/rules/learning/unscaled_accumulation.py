@@ -1,11 +1,11 @@
 """## What it checks
-Several backward() from one line before one optimizer step, none of whose losses was divided. A
-warning from four micro-batches on if the loss has not come down, else an info. The calls of a
-train_step are watched: which came, in which order, on which tensors.
+Several backward() calls from one line before one optimizer step, with no loss divided by their
+number. A warning for four or more micro-batches if the loss has not come down, else an info.
+nanodoc records the calls of a train_step, their order and their tensors.
 
 ## Why it matters
-The gradient is as many times larger as there are micro-batches, and with it the effective learning
-rate of SGD and what clipping does.
+The gradient is larger by the number of micro-batches, which changes SGD's effective learning rate
+and the effect of clipping.
 
 ## Example
     for part in parts:
@@ -38,7 +38,7 @@ from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
     "unscaled-accumulation",
     "warning",
     "losses of micro-batches summed, not averaged",
-    thresholds={"micro-batches": Threshold(4.0, "summed losses from which on it is a warning")},
+    thresholds={"micro-batches": Threshold(4.0, "fewest summed losses for a warning")},
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     misuse = loop_misuse(evidence, SUMMED)
@@ -58,6 +58,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             "optimizer step, and no loss is divided by that number: the gradient is "
             f"{misuse.times} "
             "times that of one batch of the same size.",
-            fix=f"(loss / {misuse.times}).backward(), or a learning rate meant for the sum",
+            fix=f"use (loss / {misuse.times}).backward(), or a learning rate meant for the sum",
             weight=0.5,
         )

@@ -1,11 +1,11 @@
 """## What it checks
-A regression whose loss has come no lower in 50 steps and more and has not doubled, while the
-largest target of the last batch is far from 1 and many times as large as the largest prediction.
+A regression whose loss has not fallen in at least 50 steps and has not doubled, while the largest
+target of the last batch is far from 1 and many times as large as the largest prediction.
 
 ## Why it matters
-A network that begins near zero has to grow its last layer step by step until it reaches targets of
-a hundred thousand. With Adam each step moves a weight by about the learning rate, and with SGD the
-first gradients are as large as the targets.
+A network that starts near zero has to grow its last layer step by step until it reaches targets of
+a hundred thousand. With Adam each step changes a weight by about the learning rate, and with SGD
+the first gradients are as large as the targets.
 
 ## Example
     loss = F.mse_loss(model(x), price)                    # prices of 300 000
@@ -71,7 +71,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"the targets are {times:.3g} times as large as the predictions",
         explanation=f"The largest target of the last batch is {largest:.3g}, the largest "
         f"prediction {largest / times:.3g}. In {len(losses)} steps the loss went from "
-        f"{early:.3g} to {late:.3g}: with steps of this size the predictions do not get there.",
+        f"{early:.3g} to {late:.3g}: with updates of this size the predictions do not get "
+        "there.",
         culprit=culprit,
         step=len(losses) - 1,
         weight=confidence(0.75, 0.4 if times > _FAR else 0.0),

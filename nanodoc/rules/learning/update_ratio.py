@@ -1,7 +1,7 @@
 """## What it checks
-Parameters whose values are bitwise those of step 0 although they get gradients, an optimizer holds
-them and no learning rate was zero. `--stats` prints the update ratio |Δw|/|w| of each; healthy
-values lie between 1e-5 and 1e-1.
+Parameters whose values are bitwise the same as at step 0 although they get gradients, an optimizer
+holds them and no learning rate was zero. `--stats` prints the update ratio |Δw|/|w| of each;
+healthy values lie between 1e-5 and 1e-1.
 
 ## Why it matters
 In bfloat16 a weight of 1.0 changes by 0.008 or not at all: small updates are rounded away, step
@@ -12,7 +12,7 @@ after step.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
 
 ## Fix
-Weights in float32 under autocast, or an optimizer with master weights.
+Keep weights in float32 under autocast, or use an optimizer with master weights.
 
 ## See also
 ND506 parameter-not-in-optimizer, ND609 learning-rate-range
@@ -81,12 +81,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         ("updates", "none"),
         standing=Standing(scope=Scope.LAYERS),
-        title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not moved "
-        f"by a bit in {len(evidence.losses)} steps: {shown_names(still)}",
+        title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not "
+        f"changed by a single bit in {len(evidence.losses)} steps: {shown_names(still)}",
         explanation=f"They get gradients (norm {first.grad_norm:.2g} for {first.name}), an "
-        "optimizer "
-        "holds them, and the learning rate is not zero: what the updates add is too small to "
-        "change the values in their dtype, or something puts the values back.",
+        "optimizer holds them, and the learning rate is not zero: the updates are too small "
+        "to change the values in their dtype, or something resets the values.",
         culprit=Culprit(
             kind="parameter",
             parameter=first.name,
@@ -97,7 +96,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         phase="optimizer",
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, 0.4 if len(still) > 2 or not moving else 0.1),
-        notes=[("not moved", shown_names(still)), ("learning rate", f"{max(stats.rates[-1]):.3g}")],
+        notes=[
+            ("not changed", shown_names(still)),
+            ("learning rate", f"{max(stats.rates[-1]):.3g}"),
+        ],
         fix="keep the weights in float32 (autocast instead of half-precision parameters), or "
         "raise the learning rate",
     )

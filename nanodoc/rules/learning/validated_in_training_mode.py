@@ -1,12 +1,12 @@
 """## What it checks
-A script that draws from a data set that it does not train on, between its training steps: while it
-does, the running statistics of batch norm layers move, or the whole model is in training mode and
-random numbers are drawn, as dropout draws them. A model in eval mode whose dropout alone is in
-training mode is not judged: whoever wants the noise does so.
+A script that reads a data set it does not train on between its training steps, and meanwhile the
+running statistics of batch norm layers change, or the whole model is in training mode and random
+numbers are drawn, as by dropout. A model in eval mode with only its dropout in training mode is not
+reported: that is done on purpose.
 
 ## Why it matters
-The validation is that of a noisier model. Batch norm also learns the validation's statistics, and
-normalises a batch of one by itself.
+The validation measures a noisier model. Batch norm also learns the validation's statistics, and
+normalises a batch of one with itself.
 
 ## Example
     @torch.no_grad()
@@ -54,8 +54,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title="the validation runs the model in training mode"
         + (", and its batch norm learns from it" if norms else ""),
         explanation=(
-            f"The running statistics of {count(len(layers), 'layer')} ({shown}) moved "
-            "while batches of the validation were read."
+            f"The running statistics of {count(len(layers), 'layer')} ({shown}) changed while "
+            "batches of the validation were read."
             if norms
             else f"{shown} dropped values at random while batches of the validation were read."
         ),

@@ -1,7 +1,7 @@
 """## What it checks
-The gradient norms of the layers' weights, as the median over all steps. A finding needs a norm at
-the first layers below a thousandth of that at the last ones, and a steady fall in between
-(embeddings left out); or gradients below 1e-7 in half of the layers, where the loss has not come
+The gradient norms of the layers' weights, as the median over all steps. Reported if the norm at the
+first layers is below a thousandth of that at the last ones, with a steady fall in between
+(embeddings excluded); or if half of the layers have gradients below 1e-7 and the loss has not come
 down.
 
 ## Why it matters
@@ -43,7 +43,7 @@ _DEEP = 6  # layers
     "ND602",
     "vanishing-gradients",
     "warning",
-    "gradients shrink to nothing on their way to the first layers",
+    "gradients vanish on their way to the first layers",
     needs=("stats",),
     thresholds={
         "ratio": Threshold(0.001, "gradient norm of the first layers over that of the last"),
@@ -84,8 +84,7 @@ def _in_a_row(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -> I
         "in "
         "the last",
         explanation=f"From layer to layer the gradient norm falls, to {first / last:.1g} of its "
-        "size at "
-        "the input side: the first layers stay as they were initialised.",
+        "size at the input: the first layers stay as they were initialised.",
         culprit=_front(evidence, front),
         weight=confidence(
             0.7,
@@ -101,8 +100,8 @@ def _in_a_row(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -> I
             ),
             ("mean |gradient| of the first", mean),
         ],
-        fix="ReLU-like activations, residual connections or normalisation between the layers; "
-        "initialise for the activation used",
+        fix="use ReLU-like activations, residual connections or normalisation between the "
+        "layers; initialise for the activation used",
     )
 
 
@@ -171,8 +170,8 @@ def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -
         ("gradients", "vanish"),
         standing=Standing(scope=Scope.LAYERS),
         title=f"{len(small)} of {len(layers)} layers get gradients below {least:g}",
-        explanation="The signal shrinks from layer to layer, forwards or backwards, until next to "
-        "nothing is left of it; the loss has not come down.",
+        explanation="The signal shrinks from layer to layer, forward or backward, until almost "
+        "nothing is left; the loss has not come down.",
         culprit=_front(evidence, front),
         weight=confidence(0.7, 0.4 if len(small) == len(layers) else 0.2),
         phase="backward",
@@ -181,8 +180,8 @@ def _nearly_zero(rule: Rule, evidence: Evidence, layers: list[ParameterStats]) -
             (f"mean |gradient| of {front.name}", size),
             ("layers", f"{len(small)} of {len(layers)}"),
         ],
-        fix="larger initial weights (xavier_uniform_, kaiming_uniform_), normalisation between "
-        "the layers",
+        fix="use larger initial weights (xavier_uniform_, kaiming_uniform_) or normalisation "
+        "between the layers",
     )
 
 

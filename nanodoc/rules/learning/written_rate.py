@@ -36,10 +36,10 @@ def of_the_scale(scaled: LossScale) -> str:
     """What makes a loss larger than a mean, and what smaller steps showed."""
     what = {
         "sum": f"The loss is a sum over {scaled.times:.0f} elements",
-        "product": f"The loss is multiplied by {scaled.times:.3g} in all",
+        "product": f"The loss is multiplied by {scaled.times:.3g} in total",
         "micro-batches": f"The losses of {scaled.times:.0f} micro-batches are summed",
     }[scaled.how]
     return (
-        f"{what}. With learning rates that many times lower, which is the same for this optimizer "
-        f"as a mean, the same steps end at {scaled.last_loss:.3g}."
+        f"{what}. With learning rates that many times lower, which for this optimizer is "
+        f"equivalent to a mean, the same steps end at {scaled.last_loss:.3g}."
     )

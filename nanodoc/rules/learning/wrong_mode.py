@@ -1,13 +1,13 @@
 """## What it checks
-Whether dropout and batch norm layers whose neighbours learn were all in eval mode when the last
-step's forward ran, and which eval() put them there: critical with batch norm among them, a warning
-where it is dropout only. Where the rest of the model trains as it should, only batch norm layers
-whose running statistics are still mean 0 and variance 1. Parts that are frozen, or only some layers
-in eval mode, are taken for intended.
+Whether all dropout and batch norm layers next to trained layers were in eval mode in the last
+step's forward, and which eval() caused it: critical if batch norm is among them, a warning for
+dropout only. If the rest of the model is in training mode, only batch norm layers whose running
+statistics are still mean 0 and variance 1 are reported. Frozen parts, or only some layers in eval
+mode, are taken as intended.
 
 ## Why it matters
-The usual way in is a validation that calls model.eval() and no model.train() after it:
-regularisation is gone, running statistics freeze.
+The usual cause is a validation that calls model.eval() without a model.train() after it:
+regularisation is off, running statistics freeze.
 
 ## Example
     def validate(): model.eval(); ...
@@ -78,11 +78,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             title="the model trains in eval mode"
             if not inspection.training
-            else f"{_what(idle)} trained in eval mode, with statistics of no batch",
-            explanation=f"{_what(idle)} {'behaves' if len(idle) == 1 else 'behave'} as at "
-            "inference while "
-            "the parameters around learn: dropout drops nothing, batch norm uses its running "
-            "statistics and doesn't update them.",
+            else f"{_what(idle)} trained in eval mode, with initial running statistics",
+            explanation=f"{_what(idle)} {'behaves' if len(idle) == 1 else 'behave'} as in "
+            "inference while the parameters around learn: dropout drops nothing, and batch "
+            "norm uses its running statistics without updating them.",
             culprit=Culprit(
                 kind="module",
                 module=change.module if change else idle[0].module,

@@ -1,9 +1,10 @@
 """## What it checks
 A loss that is bitwise the same in every step (of at least ten) while every gradient is exactly
-zero. Where the loss pairs samples by their labels, and no two of a batch have one, it says so.
+zero. If the loss pairs samples by their labels and no two samples of a batch share one, the finding
+says so.
 
 ## Why it matters
-There is nothing to learn from. cross_entropy over a single class is the classic.
+There is nothing to learn from. cross_entropy over a single class is the classic case.
 
 ## Example
     loss = F.cross_entropy(model(x), y)      # model(x) is (64, 1)
@@ -60,13 +61,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     severity = "critical"
     labels = _labels_without_pairs(calls)
     fix = (
-        "look at what the loss is made of: a clamp, a margin that is always met, a mask that keeps "
-        "nothing"
+        "check what the loss consists of: a clamp, a margin that is always met, a mask that "
+        "keeps nothing"
     )
     if labels is not None:
         site = labels
-        what = "no two samples of a batch have one label: nothing pairs them, and the loss is 0"
-        fix = "give the samples that belong together, such as two views of one, the same label"
+        what = "no two samples of a batch share a label: there are no pairs, and the loss is 0"
+        fix = "give samples that belong together, such as two views of one image, the same label"
     elif single is not None and single.notes.get("classes") == 1:
         site, what = single, f"{single.name} over a single class is always 0"
         fix = "for one output use binary_cross_entropy_with_logits"
@@ -82,9 +83,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ("constant",),
         severity=severity,
         title=what,
-        explanation=f"In {count(len(losses), 'step')} on different batches neither loss nor "
-        "gradients "
-        "changed: there is nothing to learn from.",
+        explanation=f"In {count(len(losses), 'step')} on different batches neither the loss nor "
+        "the gradients changed: there is nothing to learn from.",
         culprit=at_call(site, evidence),
         step=0,
         weight=confidence(0.8, 0.5 if len(losses) > 20 else 0.2),

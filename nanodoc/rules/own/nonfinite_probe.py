@@ -1,21 +1,20 @@
 """## What it checks
-Every tensor given to `nanodoc.probe(tensor, "label")` while nanodoc runs the training. NaN or +inf
-ends the run, also where the loss stays finite, and the step is examined from that spot backwards:
-where the op that made the value is known, that is the finding, and the probe is listed among its
+Every tensor passed to `nanodoc.probe(tensor, "label")` while nanodoc runs the training. NaN or +inf
+ends the run, even if the loss stays finite, and the step is examined backward from there: if the op
+that made the value is known, the finding is about that op, and the probe is listed among its
 effects.
 
 ## Why it matters
-The spots that their author marked are those that must not go wrong, and a NaN that is masked out of
-the loss may come back.
+A marked tensor must stay finite, and a NaN that is masked out of the loss may come back.
 
 ## Example
     h = nanodoc.probe(self.norm(h), "after layer_norm")
 
 ## Fix
-As for the op that is named.
+See the op that is named.
 
 ## Options
-−inf alone is what masks are made of and is no finding; `--frames` shows it.
+−inf alone is not reported, because masks consist of it; `--frames` shows it.
 
 ## See also
 ND203 low-precision-overflow, ND201 domain-error
@@ -36,7 +35,7 @@ from nanodoc.rules.base import effects
     "ND904",
     "nonfinite-probe",
     "critical",
-    "a spot marked with nanodoc.probe saw NaN or +inf",
+    "a tensor marked with nanodoc.probe held NaN or +inf",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     """The label at which NaN or +inf was seen; what made it is another rule's finding, and then
@@ -61,7 +60,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             title=f"probe {bad.label!r} saw {'NaN' if bad.maximum != bad.maximum else '+inf'}",
             explanation=f"{bad.dtype} of shape {list(bad.shape)}."
-            + (" Loss and gradients of the step are finite." if finite else ""),
+            + (" The loss and the gradients of the step are finite." if finite else ""),
             culprit=Culprit(kind="op", location=bad.location),
             phase="forward",
             step=evidence.trip.step,

@@ -1,16 +1,15 @@
 """## What it checks
-A step whose loss or gradients were non-finite, while its replay from the same weights, batch and
-random state was not, or gave no op to blame; or that can't be run again.
+A step with a non-finite loss or gradients whose replay from the same weights, batch and random
+state was finite or did not show a cause, or that can't be replayed.
 
 ## Why it matters
-No line can be named honestly. State outside the model (a global counter, a file), a
-nondeterministic kernel, a compiled region that differs from eager, or faulty hardware are what is
-left.
+No line can be named for certain. The possible causes are state outside the model (a global counter,
+a file), a nondeterministic kernel, a compiled region that differs from eager, or faulty hardware.
 
 ## Fix
 Run again with `torch.use_deterministic_algorithms(True)`; try without torch.compile; keep all state
-in the model. A script's step that can't be run again is traced while it runs with
-`--trace-steps N`: seed the script, so that step N is the same.
+in the model. If a script's step can't be replayed, trace it while it runs with `--trace-steps N`;
+seed the script so that step N is the same.
 
 ## See also
 ND302 masked-branch-gradient
@@ -37,7 +36,7 @@ _CAUSES = (
     "ND901",
     "not-reproduced",
     "critical",
-    "the failing step was healthy when it was run again",
+    "the failing step was healthy when it was replayed",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     trip = evidence.trip
@@ -52,19 +51,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if evidence.reproduced == "no":
         text = (
-            f"Step {trip.step} tripped, but the replay from its start was healthy or ran "
-            f"differently. {evidence.reproduction_note}".strip()
+            f"Step {trip.step} failed, but its replay was healthy or ran differently. "
+            f"{evidence.reproduction_note}".strip()
         )
     elif evidence.reproduced == "not_run":
-        text = f"Step {trip.step} tripped, and was not run again. {evidence.reproduction_note}"
+        text = f"Step {trip.step} failed and was not replayed. {evidence.reproduction_note}"
     elif evidence.reproduced == "as_it_ran":
         text = (
-            f"Step {trip.step} tripped while it was traced, but no op could be named. "
+            f"Step {trip.step} failed while it was traced, but no op could be identified. "
             f"{evidence.reproduction_note}"
         )
     else:
         text = (
-            f"Step {trip.step} tripped and the replay did too, but no op could be named. "
+            f"Step {trip.step} failed and so did its replay, but no op could be identified. "
             f"{evidence.reproduction_note}"
         ).strip()
     yield Claim(
@@ -74,7 +73,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             # it is certain that the step went wrong; that nothing in it can be named is only as
             # sure as the replay was exact
             confidence=confidence(0.3, 0.3 if evidence.reproduced == "bitwise" else 0.0),
-            title="a step went wrong and could not be traced to an op",
+            title="a step failed and could not be traced to an op",
             explanation=text.strip() + (_CAUSES if evidence.reproduced in _JUDGED else ""),
             culprit=Culprit(kind="environment"),
             phase=trip.phase,

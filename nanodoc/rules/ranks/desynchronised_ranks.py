@@ -1,8 +1,8 @@
 """## What it checks
-With `--timeout` under torchrun: where every rank stood when none went on, and the last collective
-that each of them entered (its number in its group, op and shapes, as torch's flight recorder has
-them); ranks that are through while others still wait in a collective; and a rank that gloo has
-aborted, since another called the same collective with other shapes.
+With `--timeout` under torchrun: where each rank was when none made progress, and the last
+collective that each of them entered (its number in its group, op and shapes, from torch's flight
+recorder); ranks that have finished while others still wait in a collective; and a rank that gloo
+aborted because a different rank called the same collective with other shapes.
 
 ## Why it matters
 The rank that reports the timeout is the one that waited, not the one that is late.
@@ -11,9 +11,9 @@ The rank that reports the timeout is the one that waited, not the one that is la
     torchrun --nproc-per-node 4 -m nanodoc run train.py:build --timeout 2m
 
 ## Fix
-Look at the line of the rank that is behind. Ranks with fewer batches: DistributedSampler(...,
-drop_last=True). Where the ranks have called different ops, or one with different shapes, under one
-number, look for a condition that not every rank meets.
+Look at the line of the rank that lags. For ranks with fewer batches, use DistributedSampler(...,
+drop_last=True). If the ranks called different ops, or the same op with different shapes, under the
+same number, look for a condition that not every rank meets.
 
 ## Options
 `--timeout 2m`.
@@ -49,7 +49,7 @@ _PHASES = ("", "setup", "data", "forward", "backward", "unscale", "optimizer")
     "ND804",
     "desynchronised-ranks",
     "critical",
-    "ranks that wait for one another for ever",
+    "ranks that wait for each other forever",
     supersedes=("ND711", "ND712"),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -132,26 +132,25 @@ def _some_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
     furthest = max((waiter.step or 0 for waiter in waiting), default=-1)
     if all(outcome.steps > furthest for outcome in behind):
         why = (
-            "They did equally many steps, and the one that was through had entered fewer "
-            "collectives: a rank skips one where a step returns early or leaves its backward "
-            "out."
+            "They did the same number of steps, but the one that finished had entered fewer "
+            "collectives: a rank skips one if a step returns early or skips its backward."
         )
         fix = (
-            "let every rank take part in every step's collectives: backward on a "
-            "loss times zero instead of a skipped step"
+            "let every rank take part in every step's collectives: call backward on the loss "
+            "times zero instead of skipping a step"
         )
     else:
         why = (
-            "A collective needs every rank. Ranks with fewer batches leave the others waiting for "
-            "ever."
+            "A collective needs every rank. Ranks with fewer batches leave the others waiting "
+            "forever."
         )
         fix = (
-            "give every rank equally many batches: DistributedSampler(..., "
+            "give every rank the same number of batches: DistributedSampler(..., "
             "drop_last=True), or model.join() around the loop"
         )
     return Account(
-        title=f"{_names(behind)} ended after {count(behind[0].steps, 'step')}, "
-        f"{_names(waiting)} went on and wait{'s' if len(waiting) == 1 else ''}",
+        title=f"{_names(behind)} ended after {count(behind[0].steps, 'step')}, {_names(waiting)} "
+        f"continued and wait{'s' if len(waiting) == 1 else ''}",
         explanation=why,
         fixes=(Fix(title=fix, confidence="likely"),),
     )
@@ -163,16 +162,15 @@ def _none_through(behind: list[RankOutcome], waiting: list[RankOutcome]) -> Acco
     ahead = [outcome for outcome in waiting if outcome.rank not in known]
     if not ahead:
         return Account(
-            title="all ranks stand still at the same place",
-            explanation="None is behind another: they wait for something outside, or in "
-            "collectives of a different kind or order.",
+            title="all ranks are stuck at the same place",
+            explanation="None of them lags: they wait for something outside, or in collectives "
+            "of a different kind or order.",
         )
     step, phase = behind[0].step, behind[0].phase
-    place = "before the first step is over" if step is None else f"in the {phase} of step {step}"
+    place = "before the end of the first step" if step is None else f"in the {phase} of step {step}"
     return Account(
-        title=f"{_names(behind)} stand{'s' if len(behind) == 1 else ''} "
-        f"still {place}, {_names(ahead)} "
-        f"wait{'s' if len(ahead) == 1 else ''} further on",
+        title=f"{_names(behind)} {'is' if len(behind) == 1 else 'are'} stuck {place}, "
+        f"{_names(ahead)} wait{'s' if len(ahead) == 1 else ''} further on",
         explanation=_missed(behind, ahead),
     )
 
@@ -215,12 +213,14 @@ def _missed(behind: list[RankOutcome], ahead: list[RankOutcome]) -> str:
         for one in reversed(outcome.collectives):
             known = last.get(one.key, None if last else 0)  # one that tells none has entered none
             if one.waits and known is not None and known < one.number:
-                told = f": its last of this group was {known}" if known else ""
+                told = f": its last one in this group was {known}" if known else ""
                 return (
                     f"{_names([outcome]).capitalize()} waits in {one}, which "
                     f"{_names(behind[:1])} has not entered{told}."
                 )
-    return "The ranks that are further on wait in a collective that the one behind has not entered."
+    return (
+        "The ranks that are further on wait in a collective that the lagging rank has not entered."
+    )
 
 
 def _names(outcomes: list[RankOutcome]) -> str:

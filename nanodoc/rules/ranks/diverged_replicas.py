@@ -1,19 +1,19 @@
 """## What it checks
-When every rank is through: a digest of every parameter that learns, on every rank, as far as a
-DistributedDataParallel over all ranks keeps them alike, and of the parts that several ranks hold
-in hybrid sharding. Without either, parameters that began alike and end apart are an info: it may be
-meant.
+When every rank has finished: digests of every trained parameter are compared between ranks if a
+DistributedDataParallel over all ranks keeps them equal, or if several ranks hold the same part in
+hybrid sharding. Without either, parameters that started equal and end different are an info: it may
+be intended.
 
 ## Why it matters
-Replicas that differ train as many models as there are ranks, and save one of them.
+If replicas differ, the run trains as many models as there are ranks, and saves one of them.
 
 ## Example
     if rank == 0:
         model.module.head.reset_parameters()
 
 ## Fix
-Wrap the model in DistributedDataParallel, and change parameters before that, or on every rank
-alike.
+Wrap the model in DistributedDataParallel, and change parameters before that, or in the same way on
+every rank.
 
 ## See also
 ND801 rank-local-failure
@@ -33,20 +33,20 @@ from nanodoc.facts.ranks import spans_of
 from nanodoc.rules.base import count
 
 _OTHERWISE = (
-    "DistributedDataParallel gives every rank the same gradient; the parameters differ all the "
-    "same, so something else changed them on some ranks: an update outside the optimizer, a "
-    "condition on the rank, weights loaded after wrapping, a forward that goes past the wrapper "
+    "DistributedDataParallel gives every rank the same gradient, but the parameters differ, so "
+    "something else changed them on some ranks: an update outside the optimizer, a condition on "
+    "the rank, weights loaded after wrapping, a forward that bypasses the wrapper "
     "(model.module(x))."
 )
 
 _SHARDED = (
-    "Hybrid sharding gives the ranks that hold the same part the same gradient; the parts differ "
-    "all the same: they began with other weights (fully_shard() does not send them from one rank "
-    "to the others), or something else than the optimizer changed them on some ranks."
+    "Hybrid sharding gives the ranks that hold the same part the same gradient, but the parts "
+    "differ: they started with different weights (fully_shard() does not send them from one rank "
+    "to the others), or something other than the optimizer changed them on some ranks."
 )
 
 _UNWRAPPED = (
-    "They began alike, the ranks are in one process group, and nothing gives them the same "
+    "They started equal, and the ranks are in one process group, but nothing gives them the same "
     "gradient: no DistributedDataParallel wraps the model."
 )
 
@@ -111,7 +111,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                     ", ".join(shown[:4])
                     + (f" and {len(shown) - 4} more" if len(shown) > 4 else ""),
                 ),
-                ("ranks unlike most", spans_of(odd)),
+                ("ranks that differ from most", spans_of(odd)),
             ),
             fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),
@@ -127,11 +127,13 @@ def _account(*, sharded: bool, wrapped: bool) -> tuple[str, str]:
     """Why they differ, and what to do."""
     if sharded:
         return _SHARDED, (
-            "begin with the same weights on every rank (one seed, or a broadcast), and change them "
-            "alike"
+            "start with the same weights on every rank (one seed, or a broadcast), and change "
+            "them in the same way"
         )
     if wrapped:
-        return _OTHERWISE, "change parameters on every rank alike, and before the model is wrapped"
+        return _OTHERWISE, (
+            "change parameters in the same way on every rank, and before the model is wrapped"
+        )
     return _UNWRAPPED, (
-        "if they are to train one model: torch.nn.parallel.DistributedDataParallel(model)"
+        "if they should train one model: torch.nn.parallel.DistributedDataParallel(model)"
     )

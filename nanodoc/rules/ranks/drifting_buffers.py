@@ -1,11 +1,11 @@
 """## What it checks
-Under torchrun, at the end: the running means of BatchNorm layers that nobody keeps alike over the
-ranks (`broadcast_buffers=False`, or gradients that are averaged by hand), against the standard
-deviations that the layers keep.
+Under torchrun, at the end: the running means of BatchNorm layers that nothing synchronises between
+the ranks (`broadcast_buffers=False`, or gradients that are averaged by hand), relative to the
+layers' running standard deviations.
 
 ## Why it matters
-Each rank has normalised by what its own share of the data looks like, and the shares differ. The
-rank that evaluates or saves the model does so with its own share's statistics.
+Each rank has normalised with the statistics of its share of the data, and the shares differ. The
+rank that evaluates or saves the model uses its own statistics.
 
 ## Example
     model = DistributedDataParallel(net, broadcast_buffers=False)
@@ -13,8 +13,8 @@ rank that evaluates or saves the model does so with its own share's statistics.
 ## Fix
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
 
-Or give every rank a random share of the data; or average the buffers before the model is evaluated
-or saved.
+Or give every rank a random share of the data, or average the buffers before you evaluate or save
+the model.
 
 ## See also
 ND802 diverged-replicas
@@ -64,11 +64,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         specificity=Specificity.FAMILY,
         finding=rule.finding(
             confidence=confidence(0.6, 0.3 if far > 2 * _FAR else 0.1),
-            title=f"{layer} has other running statistics on every rank",
-            explanation=f"Its running means on rank {first.rank} and rank {rank} lie "
-            f"{far:.2g} standard deviations apart (median over channels), though their parameters "
-            "are the same. The rank that evaluates or saves the model does so with those of its "
-            "own share of the data.",
+            title=f"{layer} has different running statistics on every rank",
+            explanation=f"Its running means on rank {first.rank} and rank {rank} are {far:.2g} "
+            "standard deviations apart (median over channels), although the parameters are "
+            "the same. The rank that evaluates or saves the model uses the statistics of its "
+            "share of the data.",
             culprit=Culprit(kind="module", module=layer),
             phase="forward",
             step=None,

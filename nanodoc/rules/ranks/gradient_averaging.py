@@ -1,13 +1,13 @@
 """## What it checks
-Under torchrun, of a script: the first step is run again on each rank without the others, which
-gives the rank's own gradients. The mean of these over the ranks is compared with what the
-optimizers stepped with, along four directions.
+For a script under torchrun, the first step is re-run on each rank without the others, which gives
+the rank's own gradients. Their mean over the ranks is compared with the gradients the optimizers
+used, along four directions.
 
 ## Why it matters
-DistributedDataParallel makes the mean of the ranks' gradients. Where the training divides by the
-number of ranks once more, each step is that much too small, and smaller still on more devices.
-Where it sums the gradients itself and divides nowhere, each step is that much too large. AdamW
-hides both, as long as nothing is clipped.
+DistributedDataParallel takes the mean of the ranks' gradients. If the code divides by the number of
+ranks again, each step is too small by that factor, and even smaller on more devices. If it sums the
+gradients itself without dividing, each step is too large by that factor. AdamW hides both, as long
+as nothing is clipped.
 
 ## Example
     model = DistributedDataParallel(net)
@@ -15,7 +15,7 @@ hides both, as long as nothing is clipped.
     loss.backward()
 
 ## Fix
-Leave the division to DistributedDataParallel; where gradients are reduced by hand, use
+Leave the division to DistributedDataParallel; if you reduce gradients by hand, use
 `dist.ReduceOp.AVG`, or divide once.
 
 ## See also
@@ -43,7 +43,7 @@ _EXACT = 1e-3  # rounding
     "ND810",
     "gradient-averaging",
     "warning",
-    "the ranks' gradients are divided by their number twice, or never",
+    "gradients are divided by the number of ranks twice, or never",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     told = [rank.gradients for rank in evidence.ranks]
@@ -74,7 +74,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             phase="backward",
             step=0,
             evidence=(
-                ("what the optimizers stepped with, over the mean of the ranks'", f"{ratio:.3g}"),
+                ("used gradients over the mean of the ranks' gradients", f"{ratio:.3g}"),
                 ("ranks", str(ranks)),
             ),
             fixes=(Fix(title=fix, confidence="likely"),),
@@ -95,18 +95,18 @@ def _found(
         return (
             f"gradients are divided by the number of ranks twice: steps are 1/{ranks} as large",
             f"{what.capitalize()} of each rank {'is' if by_loss else 'are'} divided by {ranks}, "
-            "and the gradients are averaged over the ranks as well, so that the optimizer steps "
-            f"with 1/{ranks} of the gradient of the mean loss.",
-            f"do not divide {what}: the average over the ranks does",
+            f"and the gradients are also averaged over the ranks, so the optimizer uses 1/{ranks} "
+            "of the gradient of the mean loss.",
+            f"do not divide {what}: averaging over the ranks already does",
             where,
         )
     at = each[0].summed_at
     if at is not None and _is(ratio, ranks) and all(one.mean for one in each):
         return (
-            f"gradients are summed over {ranks} ranks and divided nowhere",
-            "Each rank differentiates the mean loss of its own batch, and the optimizer steps with "
+            f"gradients are summed over {ranks} ranks and never divided",
+            "Each rank computes the gradient of its batch's mean loss, and the optimizer uses "
             f"the sum over the ranks: {ranks} times the gradient of the mean loss.",
-            "op=dist.ReduceOp.AVG, or divide by dist.get_world_size()",
+            "use op=dist.ReduceOp.AVG, or divide by dist.get_world_size()",
             at,
         )
     return None

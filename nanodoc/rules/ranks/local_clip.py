@@ -1,10 +1,10 @@
 """## What it checks
-Calls of `torch.nn.utils.clip_grad_norm_` under several ranks, with parameters of a
-FullyShardedDataParallel of which each rank holds a part.
+Calls of `torch.nn.utils.clip_grad_norm_` in a run with several ranks, with parameters of a
+FullyShardedDataParallel that are sharded over the ranks.
 
 ## Why it matters
-The norm is that of the rank's own part. Each rank scales its part by another factor, so that the
-gradient points elsewhere after the clip, and its norm is not what was asked for.
+The norm is that of the rank's own part. Each rank scales its part by a different factor, so
+clipping changes the gradient's direction and gives a wrong norm.
 
 ## Example
     model = FullyShardedDataParallel(net)
@@ -14,7 +14,7 @@ gradient points elsewhere after the clip, and its norm is not what was asked for
 ## Fix
     model.clip_grad_norm_(1.0)
 
-With `fully_shard`, whose parameters are DTensors, `torch.nn.utils.clip_grad_norm_` is right.
+With `fully_shard`, whose parameters are DTensors, `torch.nn.utils.clip_grad_norm_` is correct.
 
 ## See also
 ND802 diverged-replicas
@@ -35,7 +35,7 @@ from nanodoc.rules.base import count
     "ND809",
     "local-clip",
     "warning",
-    "gradients are clipped by the norm of one rank's part",
+    "gradients are clipped by the norm of a single rank's part",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     clip = evidence.local_clip
@@ -46,14 +46,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         specificity=Specificity.EXACT,
         finding=rule.finding(
             confidence=confidence(0.8, 0.3 if clip.times > 1 else 0.0),
-            title="clip_grad_norm_ sees this rank's part of the gradients only",
-            explanation=f"In {count(clip.times, 'call')} it was given parameters of a "
-            "FullyShardedDataParallel, of which each rank holds a part, as plain tensors. The norm "
-            "is that of the part, and each rank scales its own by another factor.",
+            title="clip_grad_norm_ sees only this rank's part of the gradients",
+            explanation=f"In {count(clip.times, 'call')} it got parameters of a "
+            "FullyShardedDataParallel, which are sharded over the ranks, as plain tensors. "
+            "The norm is that of the rank's part, and each rank scales its part by a "
+            "different factor.",
             culprit=Culprit(kind="optimizer", location=clip.at),
             phase="optimizer",
             step=0,
-            evidence=(("norm of this rank's part, at first", f"{clip.norm:.4g}"),),
+            evidence=(("first norm of this rank's part", f"{clip.norm:.4g}"),),
             fixes=(Fix(title="model.clip_grad_norm_(max_norm)", confidence="likely"),),
         ),
     )

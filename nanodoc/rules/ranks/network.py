@@ -1,6 +1,6 @@
 """## What it checks
-Exceptions of a rendezvous or of a connection between ranks: a port that is taken, a rank that never
-came, a variable that no launcher set.
+Exceptions from a rendezvous or a connection between ranks: a port that is in use, a rank that never
+arrived, a variable that no launcher set.
 
 ## Why it matters
 The rank that reports it is the one that waited.
@@ -62,8 +62,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         fix = "torchrun --nproc-per-node N -m nanodoc run FILE.py:NAME"
     elif _TAKEN.search(failure.message):
         explanation = (
-            "Another process listens on the port that the ranks are to meet at: an earlier run "
-            "that is still there, or a second one on this machine."
+            "A different process listens on the port of the rendezvous: an earlier run that is "
+            "still alive, or a second one on this machine."
         )
         fix = (
             "end the earlier run, or choose another port: torchrun --master-port 0, or "
@@ -71,8 +71,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
     else:
         explanation = (
-            "A rank did not reach the others: one is missing, an address or interface is wrong, or "
-            "a firewall stands between."
+            "A rank did not reach the others: one is missing, an address or interface is wrong, "
+            "or a firewall blocks the connection."
         )
         fix = "torchrun --nproc-per-node N -m nanodoc net names the rank and the link"
     title = failure.first_line[:160]

@@ -49,7 +49,7 @@ def told_of(outcome: RankOutcome) -> str:
         "sick": "not finite by itself",
         "failed": "raised",
         "died": "died",
-        HUNG: "stood still",
+        HUNG: "stuck",
         ENDED: "waited",
         LOST: "gone",
     }

@@ -1,17 +1,17 @@
 """## What it checks
-Under torchrun: how every rank ended. A step that went wrong is run again on each rank without the
-others, so that its own batch and its own gradients tell whether the trouble began there or arrived
-by the all-reduce.
+Under torchrun: how each rank ended. A failed step is re-run on each rank without the others, so
+that the rank's own batch and gradients show whether the failure began there or arrived through the
+all-reduce.
 
 ## Why it matters
-After one all-reduce every rank has the NaN of one, and after one crash every rank has an error
-about its neighbour.
+After one all-reduce every rank has the NaN of a single rank, and after one crash every rank raises
+an error about its neighbour.
 
 ## Example
     torchrun --nproc-per-node 4 -m nanodoc run train.py:build
 
 ## Fix
-That of the finding of the rank that is named.
+See the finding of the rank that is named.
 
 ## See also
 ND101 non-finite-input, ND711 process-died, ND804 desynchronised-ranks
@@ -35,7 +35,7 @@ from nanodoc.rules.ranks.outcomes import by_what_they_say, last_entered, named, 
     "ND801",
     "rank-local-failure",
     "critical",
-    "some ranks failed by themselves, the others did not",
+    "only some ranks failed by themselves",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     first = first_root(evidence.ranks)
@@ -83,7 +83,7 @@ def _explanation(
 ) -> str:
     """How the first rank failed, what the all-reduce gave to others, and which ones waited."""
     how = {
-        "sick": "made a value that is not finite",
+        "sick": "made a non-finite value",
         "failed": "raised",
         "died": "died",
         "lost": "is gone",
@@ -104,13 +104,13 @@ def _explanation(
     if given:
         many, whom = len(given) > 1, named([outcome.rank for outcome in given]).capitalize()
         if all(outcome.ran_alone for outcome in given):
-            said = f", run again without the others, {'are' if many else 'is'} finite on "
+            said = f", re-run without the others, {'are' if many else 'is'} finite on "
             said += f"{'their' if many else 'its'} own batch"
         elif all(math.isfinite(outcome.loss or 0.0) for outcome in given):
             said = f": {'their losses are' if many else 'its loss is'} finite"
         else:
-            said = ": what went into the collectives is finite"
-        parts.append(f"{whom}{said}; what is not finite there arrived from the others.")
+            said = ": the values that went into the collectives are finite"
+        parts.append(f"{whom}{said}; the non-finite values arrived from the others.")
     if waited:
         last = entered_last(waited[0].collectives)
         one = last if last is not None and len(waited) == 1 else "one"
@@ -128,7 +128,7 @@ def _effects(
     first: RankOutcome, given: list[RankOutcome], waited: list[RankOutcome]
 ) -> tuple[tuple[str, int | None], ...]:
     """What the failure did to the other ranks."""
-    arrived = "gradients that are not finite arrived by the all-reduce"
+    arrived = "non-finite gradients arrived through the all-reduce"
     said: list[tuple[int, tuple[str, int | None]]] = [
         *((outcome.rank, (arrived, first.step)) for outcome in given),
         *(

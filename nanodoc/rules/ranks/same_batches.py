@@ -1,10 +1,10 @@
 """## What it checks
-Under torchrun, with a model in DistributedDataParallel: whether the last steps' batches were the
-same on every rank, bit by bit, while they differed from step to step.
+Under torchrun, with a model in DistributedDataParallel: whether the last steps' batches were
+bitwise the same on every rank, while they differed from step to step.
 
 ## Why it matters
-DDP averages the gradients of the ranks. Where all compute the same one, many devices do the work of
-one; nothing fails, and the loss falls as it does on one device.
+DDP averages the gradients of the ranks. If all ranks compute the same gradient, many devices do the
+work of one; nothing fails, and the loss falls as on one device.
 
 ## Example
     loader = DataLoader(dataset, batch_size=32)   # on every rank
@@ -12,7 +12,7 @@ one; nothing fails, and the loss falls as it does on one device.
 ## Fix
     sampler = DistributedSampler(dataset)
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)
-    sampler.set_epoch(epoch)   # in every epoch: else the order is always the same
+    sampler.set_epoch(epoch)   # in every epoch, or the order is always the same
 
 ## See also
 ND108 constant-batch
@@ -56,11 +56,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 0.5, 0.4 if len(steps) > _STEPS_ALIKE else 0.2, 0.2 if where is not None else 0.0
             ),
             title="every rank draws the same batches",
-            explanation=f"In all of {count(len(steps), 'step')} that were compared, "
-            f"{named([rank.rank for rank in ranks])} had the same batch, bit by bit. The ranks "
-            "compute the same "
-            "gradients, and their average is that of one: the training is no faster than on "
-            "one device, and sees no more data.",
+            explanation=f"In all {count(len(steps), 'step')} that were compared, "
+            f"{named([rank.rank for rank in ranks])} had the same batch, bit for bit. The "
+            "ranks compute the same gradients, and the average equals each of them: training "
+            "is no faster than on one device and sees no more data.",
             culprit=Culprit(kind="data", location=where),
             phase="data",
             step=min(steps),
@@ -68,7 +67,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=(
                 Fix(
                     title="DataLoader(..., sampler=DistributedSampler(dataset)) and "
-                    "sampler.set_epoch(epoch); or a seed, or a shard, of each rank's own",
+                    "sampler.set_epoch(epoch); or a separate seed or shard for each rank",
                     confidence="likely",
                 ),
             ),

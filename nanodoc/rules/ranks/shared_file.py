@@ -1,10 +1,10 @@
 """## What it checks
-Under torchrun, when all ranks have told: the files that each of them saved with `torch.save`, on
-one machine. Ranks on other machines may have folders of their own.
+Under torchrun, when all ranks have reported: the files that each of them saved with `torch.save`,
+on one machine. Ranks on other machines may have separate folders.
 
 ## Why it matters
-Ranks that save to one file at the same time write over each other. The file that is left may hold
-parts of both, and then it can't be loaded; or it holds the state of the rank that was last.
+Ranks that save to the same file at the same time overwrite each other. The file may end up with
+parts of both and can't be loaded, or it holds the state of the last rank.
 
 ## Example
     torch.save(model.module.state_dict(), "last.pt")
@@ -35,7 +35,7 @@ from nanodoc.rules.ranks.outcomes import named
     "ND808",
     "shared-file",
     "warning",
-    "several ranks save to one file",
+    "several ranks save to the same file",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     by: dict[tuple[str, str], dict[int, SourceSpan | None]] = {}
@@ -58,8 +58,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             confidence=confidence(0.7, 0.3 if alike else 0.0, 0.2 if len(shared) > 1 else 0.1),
             title=f"{named(ranks)} save to the same file, {name}",
             explanation=f"torch.save was called with this path{more} on {named(ranks)} of one "
-            "machine. They write over each other: what is left may be the parts of several, or "
-            "what the last one had.",
+            "machine. They overwrite each other: the file may hold parts of several, or the "
+            "state of the last one.",
             culprit=Culprit(kind="config", location=where),
             phase="script",
             step=None,

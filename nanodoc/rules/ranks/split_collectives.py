@@ -16,8 +16,8 @@ _Place = tuple[tuple[str, str], int]
 _MOST_CALLS = 4
 _FIXES = (
     Fix(
-        title="let all ranks call the same collectives in the same order: none behind a "
-        "condition that not every rank meets",
+        title="let all ranks call the same collectives in the same order, none under a condition "
+        "that not every rank meets",
         confidence="likely",
     ),
 )
@@ -66,14 +66,14 @@ def account_of(split: Split) -> Account:
     passed = [
         one.rank for one in (*split.fewer, *split.others) if not _stands(one, _place(split.called))
     ]
-    stands = "stands" if len(passed) == 1 else "stand"
-    through = f" {named(passed).capitalize()} got through it, and {stands} still further on."
+    are = "is" if len(passed) == 1 else "are"
+    through = f" {named(passed).capitalize()} got through it and {are} stuck further on."
     return Account(
         title=f"{first} and {second} {'called' if passed else 'wait in'} different collectives",
         explanation=f"In {split.called.place}, {first} and {second} differ: it is "
-        f"{split.called.call} on {first}{_at(split.fewer, split)}, and {split.by_others.call} on "
-        f"{second}{_at(split.others, split)}. A collective ends when all ranks of its group have "
-        f"called the same op, with the same shapes.{through if passed else ''}",
+        f"{split.called.call} on {first}{_at(split.fewer, split)}, and {split.by_others.call} "
+        f"on {second}{_at(split.others, split)}. A collective finishes only when all ranks of "
+        f"its group have called the same op with the same shapes.{through if passed else ''}",
         fixes=_FIXES,
     )
 
@@ -99,11 +99,11 @@ def account_of_abort(aborted: RankOutcome, others: list[RankOutcome]) -> Account
     told = "; ".join(f"{ranks}: {call}" for ranks, call in last[:_MOST_CALLS])
     whom = named([others[0].rank]) if len(others) == 1 else "another rank"
     return Account(
-        title=f"{one} was aborted in a collective that {whom} called otherwise",
-        explanation="gloo ends a process (SIGABRT, in a thread of its own) that is sent more bytes "
-        "than the collective takes that it is in; it says so on stderr. Then ranks have entered "
-        "different collectives, or one with different shapes. The last that others entered is, on "
-        f"{told}. {one.capitalize()} was in what its line calls.",
+        title=f"{one} was aborted in a collective that {whom} called differently",
+        explanation="gloo aborts a process (SIGABRT, with a message on stderr) that receives "
+        "more bytes than its current collective expects. This means that ranks have entered "
+        "different collectives, or the same one with different shapes. The last collective "
+        f"of the others: {told}. {one.capitalize()} was in the one that its line calls.",
         fixes=_FIXES,
     )
 

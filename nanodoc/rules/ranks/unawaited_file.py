@@ -1,11 +1,11 @@
 """## What it checks
-Under torchrun, when all ranks have told: files that one rank saved with `torch.save` and another
-rank of the same machine read with `torch.load`, without a collective in between. Collectives are
-counted by the process group itself, those of DistributedDataParallel among them.
+Under torchrun, when all ranks have reported: files that one rank saved with `torch.save` and a
+second rank of the same machine read with `torch.load`, without a collective in between. The process
+group itself counts collectives, including those of DistributedDataParallel.
 
 ## Why it matters
-Nothing makes the reading rank wait until the file is whole. It may read the file of the epoch
-before, or a part of the new one, now and then, and only on a slow disk.
+Nothing makes the reading rank wait until the file is complete. From time to time, and only on a
+slow disk, it may read the previous epoch's file or a part of the new one.
 
 ## Example
     if rank == 0:
@@ -39,7 +39,7 @@ from nanodoc.rules.ranks.outcomes import named
     "ND811",
     "unawaited-file",
     "warning",
-    "a rank reads a file that another one saves, and does not wait for it",
+    "a rank reads a file without waiting for the rank that saves it",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     races = list(_races(evidence.ranks))
@@ -56,8 +56,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         finding=rule.finding(
             confidence=confidence(0.7, 0.2 if len(same) > 1 else 0.0, 0.2 if at else 0.0),
             title=f"{named(readers)} {reads} {name} while rank {saver} may still be saving it",
-            explanation=f"Rank {saver} saved it{at}. Between that and the reading there was no "
-            "collective that both entered: the file may not have been there yet, or not whole.",
+            explanation=f"Rank {saver} saved it{at}. Before the read, there was no collective "
+            "that both entered: the file may not have existed yet, or not completely.",
             culprit=Culprit(kind="config", location=loaded.location),
             phase="script",
             step=None,
@@ -66,7 +66,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ("collectives before saving", str(saved.began)),
                 ("collectives before reading", str(loaded.began)),
             ),
-            fixes=(Fix(title="dist.barrier() between saving and reading", confidence="likely"),),
+            fixes=(
+                Fix(title="call dist.barrier() between saving and reading", confidence="likely"),
+            ),
         ),
     )
 

@@ -1,12 +1,12 @@
 """## What it checks
-Under torchrun, of a script whose loss is a mean of cross-entropies that leaves labels out
-(`ignore_index`: padding, prompts), in the first step: how many labels each rank counts, while the
+For a script under torchrun whose loss is a mean of cross-entropies with ignored labels
+(`ignore_index`: padding, prompts): how many labels each rank counts in the first step, while the
 gradients are averaged over the ranks.
 
 ## Why it matters
-The mean of the ranks' means is not the mean over all labels. A label of a rank with few of them
-weighs more than one of a rank with many, by as much as their numbers differ; the same data give
-another gradient on another number of ranks.
+The mean of the ranks' means is not the mean over all labels. A label on a rank with few labels
+weighs more than one on a rank with many, in proportion to their numbers; the same data gives a
+different gradient on a different number of ranks.
 
 ## Example
     loss = F.cross_entropy(logits, labels, ignore_index=-100)
@@ -64,20 +64,22 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         specificity=Specificity.FAMILY,
         finding=rule.finding(
             confidence=confidence(0.8, 0.3 if factor > 2 * _FACTOR else 0.1),
-            title=f"a label of rank {fewest} weighs {factor:.3g} times one of rank {most}",
-            explanation=f"In the first step rank {fewest}'s loss is the mean over "
+            title=f"a label on rank {fewest} weighs {factor:.3g} times as much as one on rank "
+            f"{most}",
+            explanation=f"In the first step, rank {fewest}'s loss is the mean over "
             f"{counted[fewest]} labels and rank {most}'s over {counted[most]}; the others are "
-            "ignored. The gradients are then averaged over the ranks, which counts both alike.",
+            "ignored. The gradients are then averaged over the ranks, which gives both the "
+            "same weight.",
             culprit=Culprit(kind="op", location=each[0].loss_at),
             phase="forward",
             step=0,
             evidence=tuple(
-                (f"rank {rank}", f"{number} labels count") for rank, number in counted.items()
+                (f"rank {rank}", f"{number} labels counted") for rank, number in counted.items()
             ),
             fixes=(
                 Fix(
-                    title="sum over the labels, and divide by their number on all ranks "
-                    "(all_reduce), times the number of ranks",
+                    title="sum over the labels, divide by their number on all ranks "
+                    "(all_reduce), and multiply by the number of ranks",
                     confidence="likely",
                 ),
             ),

@@ -1,10 +1,10 @@
 """## What it checks
-A DistributedSampler that shuffles, whose epoch is 0 when the run ends although the loader was drawn
-from in more than one pass.
+A shuffling DistributedSampler whose epoch is still 0 at the end of the run although there was more
+than one pass over the loader.
 
 ## Why it matters
-The sampler shuffles by its seed and its epoch. Nobody tells it of the next epoch, so every pass has
-the order of the first one, and the same samples meet in a batch again and again, on the same rank.
+The sampler shuffles by its seed and its epoch. The epoch is never set, so every pass has the same
+order as the first, and the same samples are always in the same batch on the same rank.
 
 ## Example
     sampler = DistributedSampler(dataset)
@@ -33,7 +33,7 @@ from nanodoc.facts.evidence import Evidence
     "ND807",
     "unshuffled-epochs",
     "warning",
-    "a DistributedSampler that is never told of the epoch",
+    "a DistributedSampler without set_epoch()",
     needs=("data",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -52,7 +52,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             culprit=Culprit(kind="data", location=order.line or evidence.data_site),
             phase="data",
             step=order.batches,
-            evidence=(("batches of a pass", order.batches), ("passes begun", order.passes)),
-            fixes=(Fix(title="sampler.set_epoch(epoch) before each pass", confidence="likely"),),
+            evidence=(("batches of a pass", order.batches), ("passes started", order.passes)),
+            fixes=(
+                Fix(title="call sampler.set_epoch(epoch) before each pass", confidence="likely"),
+            ),
         ),
     )

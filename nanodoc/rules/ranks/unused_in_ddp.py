@@ -1,17 +1,16 @@
 """## What it checks
-The error that DDP raises in the step after one in which some parameters got no gradient; they are
-named.
+The error that DDP raises in the step after one in which some parameters got no gradient. The
+finding names them.
 
 ## Why it matters
-The message names indices, one step too late.
+The message gives only indices, one step too late.
 
 ## Example
     RuntimeError: Expected to have finished reduction in the prior iteration before starting a new
     one.
 
 ## Fix
-    DistributedDataParallel(model, find_unused_parameters=True)   # where they change from step to
-    step
+    DistributedDataParallel(model, find_unused_parameters=True)   # if they change from step to step
 
 ## See also
 ND505 unused-parameter
@@ -41,7 +40,7 @@ _NAMES = re.compile(r"which did not receive grad for rank \d+: (?P<names>[A-Za-z
     "ND803",
     "unused-in-ddp",
     "critical",
-    "parameters without a gradient, for which DDP waits",
+    "parameters without a gradient that DDP waits for",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
@@ -57,8 +56,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             trainable[i] for i in map(int, numbers["indices"].split()) if i < len(trainable)
         )
     what = (
-        f"Without a gradient in the step before: {', '.join(names[:4])}"
-        f"{f' and {len(names) - 4} more' if len(names) > 4 else ''}. "
+        "Without a gradient in the previous step: "
+        f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}. "
         if names
         else ""
     )
@@ -69,17 +68,16 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         f"{'it' if len(names) == 1 else 'them'}"
         if names
         else "parameters took no part in the loss, and DDP waits for them",
-        explanation=f"{what}DistributedDataParallel reduces a gradient when it is there; one that "
-        "never "
-        "comes leaves the step unfinished.",
+        explanation=f"{what}DistributedDataParallel reduces each gradient when it is ready; one "
+        "that never comes leaves the step unfinished.",
         specificity=Specificity.SPECIAL,
         fixes=[
             Fix(
-                title="leave unused layers out of the model, or use their output in the loss",
+                title="remove unused layers from the model, or use their output in the loss",
                 confidence="likely",
             ),
             Fix(
-                title="where the unused ones change from step to step: "
+                title="if the unused ones change from step to step: "
                 "DistributedDataParallel(model, find_unused_parameters=True)",
                 confidence="likely",
             ),
