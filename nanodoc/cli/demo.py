@@ -11,6 +11,7 @@ from nanodoc.cli.common import deliver, examined, payload_on_stdout
 from nanodoc.cli.options import configured, given_of, settings_of
 from nanodoc.clinic.catalogue import PATIENTS, find_patient
 from nanodoc.errors import UsageError
+from nanodoc.pipeline.after_run import with_joined_reasons
 from nanodoc.supervise.job import Job
 
 
@@ -39,10 +40,5 @@ def demo(
         )
     settings = settings_of({**patient.options, **given_of(flags)})  # the user's go first
     with payload_on_stdout() as stdout:
-        deliver(
-            examined(
-                Job(command="run", target=patient.entrypoint(healthy=healthy), config=settings)
-            ),
-            settings,
-            stdout,
-        )
+        job = Job(command="run", target=patient.entrypoint(healthy=healthy), config=settings)
+        deliver(with_joined_reasons(examined(job)), settings, stdout)

@@ -30,8 +30,7 @@ class AfterRun:
     def report(self, found: Report) -> Report:
         """The report as it is shown. Whatever goes wrong is told in it."""
         config = self.config
-        found = replace(found, not_checked=_joined(found))
-        report = with_accepted(found, config, self.baselines)
+        report = with_accepted(with_joined_reasons(found), config, self.baselines)
         told = report.artifacts.get("history")
         history = Path(told) if told and Path(told).is_file() else None
         if config.wandb is not None:
@@ -47,18 +46,19 @@ class AfterRun:
         return report
 
 
-def _joined(report: Report) -> tuple[tuple[str, str], ...]:
-    """What was not checked, each once. Where no step could be re-run, or the run ended in a
-    failure, that one reason stands for all that was not measured."""
+def with_joined_reasons(report: Report) -> Report:
+    """The report with what was not checked, each once. Where no step could be re-run, or the run
+    ended in a failure, that one reason stands for all that was not measured."""
     each = dict.fromkeys(report.not_checked)
     unmeasured = {(told["group"], told["missing"]) for told in MEASURED.values()}
     missing = [note for note in each if note in unmeasured]
     first = [(what, why) for what, why in each if what == EXPERIMENTS][:1]
     why = first[0][1] if first else "the run ended in the failure above" if report.broke else ""
     if not (missing and why):
-        return tuple(each)
+        return replace(report, not_checked=tuple(each))
     joined = ", ".join(what for what, _ in (*first, *missing))
-    return ((joined, why), *(note for note in each if note not in (*first, *missing)))
+    rest = (note for note in each if note not in (*first, *missing))
+    return replace(report, not_checked=((joined, why), *rest))
 
 
 def prepared(config: Config, *, first: bool = True) -> AfterRun:
