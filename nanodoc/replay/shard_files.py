@@ -75,7 +75,7 @@ def _metadata_of(folder: Path) -> Any:
     except UsageError:
         raise
     except Exception as error:  # a broken pickle raises whatever its reader stumbles over
-        raise UsageError(f"{path} was not written by nanodoc: {said(error)[:200]}") from error
+        raise UsageError(f"{path} was not written by nanodoc: {_line(error)[:200]}") from error
     return metadata
 
 
@@ -88,6 +88,11 @@ class _Unpickler(pickle.Unpickler):
         if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
             return dtype
         raise UsageError(f"it references {module[:80]}.{name[:80]} and was not opened")
+
+
+def _line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(said(error).split())
 
 
 def _check(folder: Path, metadata: Any) -> None:
@@ -125,7 +130,7 @@ def _check_part(path: Path, offset: Any, length: Any) -> None:
             part = cast(IO[bytes], _Part(file, offset, length))
             described(part, length, str(path))
         except zipfile.BadZipFile as error:
-            raise UsageError(f"{path} is damaged: {said(error)[:100]}") from error
+            raise UsageError(f"{path} is damaged: {_line(error)[:100]}") from error
 
 
 class _Part(io.RawIOBase):

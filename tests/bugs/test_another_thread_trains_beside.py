@@ -49,4 +49,4 @@ def test_the_training_goes_on_and_no_error_is_in_the_thread(tmp_path: Path) -> N
     done = nanodoc("run", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "errors 0" in done.stdout
-    assert "1500 of 1500" in done.stderr
+    assert "steps          1500\n" in done.stderr

@@ -254,6 +254,13 @@ def test_a_part_that_unpacks_to_more_is_refused(folder: Path) -> None:
         ShardReader(folder)
 
 
+def test_an_error_of_several_lines_is_told_in_one(folder: Path) -> None:
+    (folder / ".metadata").write_bytes(b"P0\n.")  # torch and pickle say on two lines what it lacks
+    with pytest.raises(UsageError, match="persistent") as refused:
+        ShardReader(folder)
+    assert "\n" not in str(refused.value)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_folder_is_refused_in_one_line(folder: Path, data: st.DataObject) -> None:

@@ -105,7 +105,7 @@ def _leaks(evidence: Evidence, call: CallFacts) -> str:
     mixing = sequence.mixing if sequence is not None else None
     if mixing is None or mixing.at != call.site:
         return ""
-    return " So the model reads the token that it is to predict, whatever its attention masks."
+    return " So the model sees the token that it should predict, whatever its attention masks."
 
 
 def _of_item(rule: Rule, evidence: Evidence, item: MixedItem) -> Claim:
