@@ -3,6 +3,7 @@ host."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -252,8 +253,10 @@ def _worst(values: Sequence[float]) -> float:
 def values_of(tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:
     """The values of tensors with one element, in one copy to the host; those of subclasses are left
     out, since a sharded one would have to be gathered from other ranks."""
-    plain = [t.detach().float().reshape(()) for t in tensors if _is_plain(t)]
-    return tuple(torch.stack([t.cpu() for t in plain]).tolist()) if plain else ()
+    with contextlib.suppress(RuntimeError):  # a device that no longer answers
+        plain = [t.detach().float().reshape(()).cpu() for t in tensors if _is_plain(t)]
+        return tuple(torch.stack(plain).tolist()) if plain else ()
+    return ()
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

@@ -301,7 +301,8 @@ def _verdict(report: Report) -> Text:
         report.verdict, STYLES["critical"]
     )
     steps = report.vitals.steps
-    out.append(f"verdict: {report.verdict}{' worse than info' if 'info' in counts else ''}", style)
+    only_info = report.verdict == NOTHING and "info" in counts
+    out.append(f"verdict: {report.verdict}{' worse than info' if only_info else ''}", style)
     out.append(f" ({', '.join((*said, ''))}" if said else " (")
     out.append(f"{steps} step{'' if steps == 1 else 's'})")
     if report.verdict == NOTHING and report.run.command == "run" and steps < SHORT:
