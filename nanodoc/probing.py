@@ -7,6 +7,10 @@ import contextlib
 import sys
 from typing import Any, Protocol, TypeVar
 
+from nanodoc.instrument.frames import look_through
+
+look_through(__file__)
+
 _T = TypeVar("_T")
 
 

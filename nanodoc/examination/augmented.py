@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from nanodoc.examination.orientation import is_mask, plane, turn_of_image, turn_of_mask
 from nanodoc.facts.inspection import AugmentedApart
 from nanodoc.facts.items import AS_IT_WAS
+from nanodoc.instrument.originals import ours
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.returned import code_of
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -59,9 +60,11 @@ class Augmentations:
             before.remove()
             after.remove()
 
+    @ours
     def _entered(self, module: torch.nn.Module, args: Any) -> None:
         self._around.append((module, _state() if args and _is_batch(args[0]) else None))
 
+    @ours
     def _left(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         state = self._around.pop()[1] if self._around else None
         given = args[0] if args else None

@@ -8,11 +8,11 @@ import contextlib
 from collections.abc import Iterable
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.swa_utils import AveragedModel
 
 from nanodoc.facts.inspection import StaleAverage
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import NormBase
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import code_of
 from nanodoc.replay.closure_state import ReachedState
@@ -46,7 +46,7 @@ def _stale_averages(recipe: Recipe, first: StepState | None) -> tuple[StaleAvera
     for name, module in ReachedState(recipe).modules:
         if module is model or isinstance(module, AveragedModel) or _shapes(module) != shapes:
             continue
-        layers = [m for m in module.modules() if isinstance(m, _NormBase)]
+        layers = [m for m in module.modules() if isinstance(m, NormBase)]
         fresh = [m for m in layers if not m.training and _is_untouched(m)]
         if fresh and len(fresh) == len(layers) and _follows(module, model, first.weights):
             found.append(
@@ -62,14 +62,14 @@ def _stale_averages(recipe: Recipe, first: StepState | None) -> tuple[StaleAvera
 
 def _has_seen_data(module: torch.nn.Module) -> bool:
     return (
-        isinstance(module, _NormBase)
+        isinstance(module, NormBase)
         and module.running_mean is not None
         and is_plain(module.running_mean)
         and not _is_untouched(module)
     )
 
 
-def _is_untouched(module: _NormBase) -> bool:
+def _is_untouched(module: NormBase) -> bool:
     mean, variance = module.running_mean, module.running_var
     if mean is None or variance is None:
         return False

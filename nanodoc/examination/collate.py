@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, default_collate
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.facts.crash import FieldFacts, RaggedFacts
 from nanodoc.facts.failure import Failure
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import MapFetcher
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner, run_step
@@ -53,7 +53,7 @@ def ragged_as_drawn(error: BaseException, failure: Failure) -> RaggedFacts | Non
     traceback, where it has no workers."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         fetcher, held = frame.f_locals.get("self"), frame.f_locals.get("data")
-        if not isinstance(fetcher, _MapDatasetFetcher) or not isinstance(held, list):
+        if not isinstance(fetcher, MapFetcher) or not isinstance(held, list):
             continue
         indices = [int(index) for index in frame.f_locals["possibly_batched_index"]]
         own = fetcher.collate_fn is not default_collate and bool(failure.frames)

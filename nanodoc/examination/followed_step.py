@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from nanodoc.errors import UserCodeError
 from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.examination.saved_tensors import SavedTensorWatch
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.taps import SHOW_WARNING, listening
+from nanodoc.instrument.torch_private import DisableTorchDispatch, DisableTorchFunction
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_sharded, local_of, without_values
@@ -108,7 +110,7 @@ class FollowedStep:
     def on_loss(self, loss: torch.Tensor) -> None:
         """A loss is about to be differentiated."""
         name = f"loss:{len(self.losses)}"
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._tracer.mark(name, loss)
             self.losses.append(name)
             self.needs_grad &= loss.requires_grad
@@ -120,7 +122,7 @@ class FollowedStep:
 
     def note_gradients(self) -> None:
         """Which parameters have a gradient now; those noted before in the same step count too."""
-        with torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        with torch.no_grad(), DisableTorchFunction(), DisableTorchDispatch():
             having = [(n, local_of(p.grad).detach()) for n, p in self.named if p.grad is not None]
             if not having:
                 return
@@ -137,24 +139,21 @@ class FollowedStep:
 def _warnings_at_the_users_line() -> Iterator[None]:
     """torch blames a warning on the Python frame that called it; for this step that is our function
     mode's."""
-    original = warnings.showwarning
 
-    def show(
-        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
-    ) -> None:
-        if frame_kind(filename) != USER:
-            own, caller = calling_places(2)
-            place = caller or own
-            if place is not None:
-                span = resolve(*place)
-                filename, lineno = (
-                    place[0].co_filename,
-                    span.line if span is not None else place[0].co_firstlineno,
-                )
-        original(message, category, filename, lineno, file, line)
+    def showing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+            if frame_kind(filename) != USER:
+                own, caller = calling_places(2)
+                place = caller or own
+                if place is not None:
+                    span = resolve(*place)
+                    filename, lineno = (
+                        place[0].co_filename,
+                        span.line if span is not None else place[0].co_firstlineno,
+                    )
+            original(message, category, filename, lineno, *rest)
 
-    warnings.showwarning = show
-    try:
+        return show
+
+    with listening((SHOW_WARNING, showing)):
         yield
-    finally:
-        warnings.showwarning = original

@@ -15,12 +15,17 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import set_grad_enabled
 from nanodoc.trace.functions import nested_tensors, opener
 from nanodoc.trace.spans import Place, calling_places, resolve
 
+look_through(__file__)
+
 _Tensor = torch.Tensor
 _DETACHES = (_Tensor.detach, torch.detach, _Tensor.data.__get__)  # type: ignore[attr-defined]  # a getset descriptor
-_SWITCH = torch._C._set_grad_enabled
+_SWITCH = set_grad_enabled
 
 
 class CallPatch(TorchFunctionMode):
@@ -34,13 +39,14 @@ class CallPatch(TorchFunctionMode):
         self._place = place
         self.applied = False
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         patch = self._patch(func, args, kwargs)
         if patch is not None and self._here(func):
             self.applied = True
             return patch()
-        return func(*args, **kwargs)
+        return call(func, *args, **kwargs)
 
     def _here(self, func: Any) -> bool:
         if self._kind == "grad-on":
@@ -81,7 +87,7 @@ class CallPatch(TorchFunctionMode):
         underscore."""
         name = getattr(func, "__name__", "")
         if kwargs.get("inplace"):
-            return lambda: func(*args, **{**kwargs, "inplace": False})
+            return lambda: call(func, *args, **{**kwargs, "inplace": False})
         plain = name.rstrip("_")
         if not name.endswith("_") or name.startswith("_"):
             return None

@@ -24,11 +24,16 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.accelerator import in_widest, widest
 from nanodoc.facts.graph import LeakFacts
 from nanodoc.facts.ops import OpFacts
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode, ours
+from nanodoc.instrument.torch_private import BatchNormBase
 from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import is_freed, local_of
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolved
+
+look_through(__file__)
 
 SAMPLE = 0  # the first: a recurrence over the batch carries its change to every later one
 # of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
@@ -68,6 +73,7 @@ class ModelCall:
             yield self
             return
 
+        @ours
         def catch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if self.kwargs is None:
                 self.args, self.kwargs = args, kwargs
@@ -188,15 +194,16 @@ class _Fingerprints(TorchFunctionMode):
         self.calls: list[_Called] = []
         self._size = size
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in ("__get__", "__set__"):
-            return func(*args, **(kwargs or {}))
+            return call(func, *args, **(kwargs or {}))
         inputs = list(_floats((args, kwargs)))
         # before the call, which may write to them
         prints = [fingerprint(tensor, self._size) for tensor in inputs]
         shapes = tuple(tuple(tensor.shape) for tensor in inputs)
-        out = func(*args, **(kwargs or {}))
+        out = call(func, *args, **(kwargs or {}))
         outputs = list(_floats(out))
         if outputs:
             self.calls.append(
@@ -224,7 +231,7 @@ def _run(
     assert call.autocast is not None
     enabled, dtype = call.autocast
     args, kwargs = _copied(inputs)
-    norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in model.modules() if isinstance(m, BatchNormBase)]
     with (
         torch.no_grad(),
         torch.autocast(device.type, dtype=dtype, enabled=enabled),

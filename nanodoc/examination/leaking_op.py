@@ -11,6 +11,8 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.examination.sequence_look import Lookup, lookups_of, positions_of
 from nanodoc.facts.calls import ATTENTION, BINARY, CLASSIFICATION, RESHAPING, WEIGHING
 from nanodoc.facts.inspection import MixingFacts
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import current_autograd_node
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -37,10 +39,11 @@ class LeakingOp(TorchFunctionMode):
         super().__exit__(*exc)
         self._lookups, self._made = [], []
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+        out = call(func, *args, **kwargs)
+        if not torch.is_grad_enabled() or current_autograd_node() is not None:
             return out
         name = plain_name(func)
         if self._over:

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import LossScale
+from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.call_options import options_of
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import LIBRARY, USER, absolute, frame_kind, line_span
@@ -45,6 +46,7 @@ class LossScaleLook(TorchFunctionMode):
         self._marks: dict[int, tuple[torch.Tensor, _Mark]] = {}
         self._backwards: list[tuple[_Mark | None, Place | None]] = []
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = plain_name(func)
@@ -52,8 +54,8 @@ class LossScaleLook(TorchFunctionMode):
             known = self._marks.get(id(args[0]))
             own, caller = calling_places(2)
             self._backwards.append((known[1] if known else None, caller or own))
-            return func(*args, **kwargs)
-        out = func(*args, **kwargs)
+            return call(func, *args, **kwargs)
+        out = call(func, *args, **kwargs)
         scalar = isinstance(out, torch.Tensor) and out.dim() == 0 and out.requires_grad
         mark = self._mark(func, name, args, kwargs) if scalar else None
         if mark is not None:

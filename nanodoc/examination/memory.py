@@ -13,6 +13,8 @@ from nanodoc import accelerator
 from nanodoc.facts.crash import HeldTensor, MemoryFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.heartbeat.memory_limit import memory_limit
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import DisableTorchFunction
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import without_values
@@ -53,8 +55,9 @@ class SavedLog:
                 self.kept.append((size, shape, dtype, path, resolved(place)))
         self._seen = {}
 
+    @ours
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             address = _address(tensor)
             if address and address not in self._own:
                 own, caller = calling_places(2)

@@ -14,6 +14,8 @@ from nanodoc.examination.likelihoods import Likelihoods
 from nanodoc.examination.still_networks import DROPPING, StillNetworks
 from nanodoc.facts.inspection import ModeFacts, OutputFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import DisableTorchFunction, DropoutBase
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import batch_size, takes_hooks, tensor_leaves
@@ -73,12 +75,13 @@ class ModelWatch:
         """Of the call whose samples' outputs differ most."""
         return max(self._outputs, key=lambda output: output.spread, default=None)
 
+    @ours
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         if not torch.is_grad_enabled():
             return
         self.training |= self._model.training
         name = self._names[id(module)]
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        if isinstance(module, DropoutBase):
             if module.p == 0:
                 return
         elif not getattr(module, "track_running_stats", False):
@@ -88,7 +91,7 @@ class ModelWatch:
         # what lies behind a frozen network may learn: its statistics are to stay
         learns = (
             any(self._trains(p) for p in parent.parameters())
-            if isinstance(module, torch.nn.modules.dropout._DropoutNd)
+            if isinstance(module, DropoutBase)
             else own or any(t.requires_grad for _, t in tensor_leaves(list(args)))
         )
         before = self._seen.get(name)
@@ -110,6 +113,7 @@ class ModelWatch:
     def _trains(self, parameter: torch.nn.Parameter) -> bool:
         return parameter.requires_grad and (not self._held or id(parameter) in self._held)
 
+    @ours
     def _returned(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         if self.called_at is None and torch.is_grad_enabled():
             mine, caller = calling_places(2)
@@ -130,7 +134,7 @@ class ModelWatch:
         ]
         if not made or not given:
             return
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             differ = any(not bool((t == t[:1]).all()) for t in given)
             spreads = [_spread_of(t) for t in made]
         self._outputs.append(
@@ -149,7 +153,7 @@ def _untouched(module: torch.nn.Module) -> bool:
     mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
     if mean is None or variance is None:
         return False
-    with torch.no_grad(), torch._C.DisableTorchFunction():
+    with torch.no_grad(), DisableTorchFunction():
         return not bool(mean.any()) and bool((variance == 1).all())
 
 

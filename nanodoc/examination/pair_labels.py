@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.calls import BINARIES, StepCalls
 from nanodoc.facts.inspection import SwappedPairs
+from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -41,6 +42,7 @@ class PairLabels(TorchFunctionMode):
         self._labels: list[tuple[torch.Tensor, Place | None]] = []
         self._made: dict[int, tuple[torch.Tensor, Place | None]] = {}
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in args:
             if isinstance(value, torch.Tensor) and len(self._lists) < _MOST:
@@ -51,7 +53,7 @@ class PairLabels(TorchFunctionMode):
         if name in BINARIES and len(args) > 1 and isinstance(args[1], torch.Tensor):
             _, place = self._made.get(id(args[1]), (None, None))
             self._labels.append((args[1].detach(), place))
-        out = func(*args, **(kwargs or {}))
+        out = call(func, *args, **(kwargs or {}))
         if name in _JOINING and isinstance(out, torch.Tensor) and out.dim() == 1:
             own, caller = calling_places(2)
             self._made[id(out)] = out, caller or own

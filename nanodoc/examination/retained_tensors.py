@@ -6,13 +6,14 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from nanodoc.facts.graph import CarriedFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.taps import MODULE_ASSIGNS, MODULE_REGISTERS
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
 from nanodoc.trace.cuts import GradFlow
@@ -43,33 +44,37 @@ class KeptTensors:
             self._before.setdefault(tensor._cdata, (name, holder, key, buffer))
 
     def __enter__(self) -> KeptTensors:
-        module = torch.nn.Module
-        self._setattr, self._register = module.__setattr__, module.register_parameter
-        setattr_, register, kept = self._setattr, self._register, self
-
-        def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
-            setattr_(owner, name, value)
-            if (
-                name != "training"
-                and id(owner) in kept._paths
-                and any(True for _ in _graph_tensors(value))
-            ):
-                kept._note(owner, name)
-
-        def register_parameter(owner: torch.nn.Module, name: str, param: Any) -> None:
-            register(owner, name, param)
-            if param is not None and param.requires_grad and id(owner) not in kept._paths:
-                own, caller = calling_places(2)
-                place = caller or own
-                kept.fresh.append((f"{type(owner).__name__}.{name}", resolved(place)))
-
-        module.__setattr__ = assign  # type: ignore[method-assign, assignment]  # put back in __exit__
-        module.register_parameter = register_parameter  # type: ignore[method-assign, assignment]  # put back in __exit__
+        self._undo = [
+            MODULE_ASSIGNS.listen(self._assigning),
+            MODULE_REGISTERS.listen(self._registering),
+        ]
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        torch.nn.Module.__setattr__ = self._setattr  # type: ignore[method-assign]  # the original
-        torch.nn.Module.register_parameter = self._register  # type: ignore[method-assign]  # the original
+        for undo in self._undo:
+            undo()
+
+    def _assigning(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def assign(owner: torch.nn.Module, name: str, value: Any) -> None:
+            original(owner, name, value)
+            if (
+                name != "training"
+                and id(owner) in self._paths
+                and any(True for _ in _graph_tensors(value))
+            ):
+                self._note(owner, name)
+
+        return assign
+
+    def _registering(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def register_parameter(owner: torch.nn.Module, name: str, param: Any) -> None:
+            original(owner, name, param)
+            if param is not None and param.requires_grad and id(owner) not in self._paths:
+                own, caller = calling_places(2)
+                place = caller or own
+                self.fresh.append((f"{type(owner).__name__}.{name}", resolved(place)))
+
+        return register_parameter
 
     def detach_all(self) -> None:
         """Cuts everything kept off its graph, as `.detach()` in the user's code would. The capsule

@@ -29,6 +29,8 @@ from nanodoc.examination.summing_loop import asked_backwards, summing_loops
 from nanodoc.facts.calls import REGRESSION
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import variables_of_frame
@@ -97,12 +99,13 @@ class ReturnsLook(TorchFunctionMode):
 
         self._undo.append(put_back)
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.facts is not None or torch._C._current_autograd_node() is not None:
-            return func(*args, **kwargs)
+        if self.facts is not None or current_autograd_node() is not None:
+            return call(func, *args, **kwargs)
         name = plain_name(func)
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         if name in REGRESSION and len(args) > 1 and isinstance(args[1], torch.Tensor):
             # those of single steps come in any order
             if _FEWEST <= args[1].numel() <= _MOST:
@@ -124,7 +127,7 @@ class ReturnsLook(TorchFunctionMode):
         """`loss` is about to be differentiated."""
         if self.facts is None and self._log_probs and self._left:
             self._left -= 1
-            with torch._C.DisableTorchFunction(), torch.enable_grad():
+            with DisableTorchFunction(), torch.enable_grad():
                 self._compare(self._weights(loss))
 
     def _compare(self, weights: list[float]) -> None:

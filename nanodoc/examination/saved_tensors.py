@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import DisableTorchFunction, sequence_number
 from nanodoc.trace.tracer import Tracer
 
 
@@ -42,9 +44,10 @@ class SavedTensorWatch:
     def __exit__(self, *exc: Any) -> None:
         self._hooks.__exit__(*exc)
 
+    @ours
     def _pack(self, tensor: torch.Tensor) -> Any:
-        with torch._C.DisableTorchFunction():
-            sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]  # not in its __all__
+        with DisableTorchFunction():
+            sequence = sequence_number() - 1
             return (
                 tensor,
                 0 if tensor.is_inference() else tensor._version,
@@ -52,9 +55,10 @@ class SavedTensorWatch:
                 self._tracer.count,
             )
 
+    @ours
     def _unpack(self, packed: Any) -> torch.Tensor:
         tensor, version, sequence, count = packed
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if not tensor.is_inference() and tensor._version != version:
                 writers, leaf = self._tracer.writers_of(tensor)
                 self.found = Overwritten(sequence, count, writers, tuple(tensor.shape), leaf)

@@ -19,6 +19,8 @@ from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
 from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
 from nanodoc.facts.inspection import PaddingFacts, SequenceFacts
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import current_autograd_node
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -84,10 +86,11 @@ class SequenceLook(TorchFunctionMode):
             self.facts = self._brought()
         self._lookups, self._recurrence, self._batches = [], None, []
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+        out = call(func, *args, **kwargs)
+        if not torch.is_grad_enabled() or current_autograd_node() is not None:
             return out
         name = plain_name(func)
         if name == "embedding" and len(self._lookups) < _MOST_LOOKUPS:

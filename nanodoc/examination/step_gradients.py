@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from nanodoc.instrument.torch_private import DisableTorchDispatch, DisableTorchFunction
 from nanodoc.tensors.plain import local_of
 from nanodoc.tensors.sums import dense_values
 
@@ -31,8 +32,8 @@ class StepGradients:
         # neither a mode of the user's nor a collective may come of it, and no error
         with (
             contextlib.suppress(Exception),
-            torch._C.DisableTorchFunction(),
-            torch._C._DisableTorchDispatch(),
+            DisableTorchFunction(),
+            DisableTorchDispatch(),
         ):
             self._norms |= {name: norm_of(parameter.grad) for name, parameter in named()}
 

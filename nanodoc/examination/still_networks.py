@@ -13,11 +13,13 @@ import torch
 
 from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import StillFacts, UnmovedFacts
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import DisableTorchFunction, DropoutBase, NormBase
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.spans import Place, calling_places, resolved
 
-DROPPING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
+DROPPING = (DropoutBase, NormBase)
 """Layers that behave otherwise in training."""
 
 _COMPARED = 4  # parameters of a network that are compared with what they were
@@ -55,7 +57,7 @@ class FirstWeights:
         def called(module: torch.nn.Module, args: Any) -> None:
             if id(module) not in parts and _learns_not(module, held):
                 parts.update(map(id, module.modules()))
-                with torch.no_grad(), torch._C.DisableTorchFunction():
+                with torch.no_grad(), DisableTorchFunction():
                     self._known[id(module)] = module, _some_weights(module)
 
         if not held:
@@ -71,7 +73,7 @@ class FirstWeights:
         """Nothing has written into the network since: no average of others, no copy of them."""
         _, copies = self._known.get(id(module), (None, {}))
         now = dict(module.named_parameters())
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             return bool(copies) and all(
                 name in now and _same(now[name], copy) for name, copy in copies.items()
             )
@@ -131,6 +133,7 @@ class StillNetworks:
             if first.are_those_of(asked.module)
         )
 
+    @ours
     def _called(self, module: torch.nn.Module, args: Any) -> None:
         outer = next((asked for asked in self._stack if asked is not None), None)
         if outer is None and _learns_not(module, self._held):
@@ -142,6 +145,7 @@ class StillNetworks:
         if outer is not None and isinstance(module, DROPPING) and _is_noisy(module):
             outer.noisy[type(module).__name__] = None
 
+    @ours
     def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         asked = self._stack.pop() if self._stack else None
         if asked is not None and asked.module is module:
@@ -167,8 +171,8 @@ def _learns_not(module: torch.nn.Module, held: set[int]) -> bool:
 def _is_noisy(module: torch.nn.Module) -> bool:
     if not module.training:
         return False
-    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        return module.p > 0
+    if isinstance(module, DropoutBase):
+        return bool(module.p > 0)
     return bool(getattr(module, "track_running_stats", False))
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data._utils import worker as of_torch
 
 from nanodoc.examination.kept import walked
 from nanodoc.examination.lines_that import LineThatWrites
@@ -26,6 +25,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.sample import Sample, parts_of, seed_all
 from nanodoc.facts.items import RepeatedDraws
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import worker
 from nanodoc.supervise.parent_death import end_with_parent
 from nanodoc.trace.files import USER, frame_kind, line_span
 
@@ -103,7 +103,7 @@ def _play(source: Source, sample: Sample, number: int, base: int) -> _Told | Non
 
 def _work(source: Source, sample: Sample, number: int, base: int) -> _Told:
     seed_all(base + number)
-    of_torch._worker_info = of_torch.WorkerInfo(
+    worker._worker_info = worker.WorkerInfo(
         id=number, num_workers=source.workers, seed=base + number, dataset=source.dataset
     )
     with LineThatWrites(_states_for_all) as line:

@@ -17,7 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.experiments.templates import function_of
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.spans import Place, calling_places, resolve
+
+look_through(__file__)
 
 _HALF = (torch.float16, torch.bfloat16)
 _SPELLINGS = {
@@ -57,10 +61,11 @@ class AtCall(TorchFunctionMode):
         self._change = change
         self._here: dict[tuple[str, Place], bool] = {}
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(self._matches(place) for place in calling_places(2) if place is not None):
             return self._change(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        return call(func, *args, **(kwargs or {}))
 
     def _matches(self, place: Place) -> bool:
         key = (place[0].co_filename, place)  # equal code of two files compares equal
@@ -93,10 +98,10 @@ def float32_call(where: SourceSpan, device: str, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if not _computes(func):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         applied.yes = True
         with torch.autocast(device, enabled=False):
-            return func(*raised(args), **raised(kwargs))
+            return call(func, *raised(args), **raised(kwargs))
 
     return AtCall(where, change)
 
@@ -129,7 +134,7 @@ def argument_at(
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         name = operator_of(func)
         if name not in _SPELLINGS.get(op, (op,)) and not name.endswith("_" + op):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         at = 0 if name in ("rtruediv", "rdiv") else position  # 1 / x arrives as x.__rdiv__(1)
         if at < len(args) and isinstance(args[at], torch.Tensor):
             applied.yes = True
@@ -143,7 +148,7 @@ def argument_at(
             if word in kwargs and isinstance(kwargs[word], torch.Tensor):
                 applied.yes = True
                 kwargs = {**kwargs, word: guard(kwargs[word])}
-        return func(*args, **kwargs)
+        return call(func, *args, **kwargs)
 
     return AtCall(where, change, exact=True)
 
@@ -153,16 +158,16 @@ def keyword_at(where: SourceSpan, op: str, name: str, value: Any, applied: Appli
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if op not in operator_of(func):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         applied.yes = True
         if _has_signature(func):  # given by position, the keyword must take its place
             words = list(inspect.signature(func).parameters)
             if name in words and words.index(name) < len(args):
                 at = words.index(name)
-                return func(*args[:at], value, *args[at + 1 :], **kwargs)
+                return call(func, *args[:at], value, *args[at + 1 :], **kwargs)
         elif len(args) > 1 and isinstance(args[-1], bool):  # std(x, dim, unbiased)
             args = args[:-1]
-        return func(*args, **{**kwargs, name: value})
+        return call(func, *args, **{**kwargs, name: value})
 
     return AtCall(where, change, exact=True)
 
@@ -173,7 +178,7 @@ def identity_at(where: SourceSpan, op: str, applied: Applied) -> Patch:
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         value = args[0] if args else kwargs.get("input")
         if operator_of(func) != op or not isinstance(value, torch.Tensor):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         applied.yes = True
         return value
 
@@ -198,9 +203,10 @@ def _log_of(name: str, where: SourceSpan, applied: Applied) -> Patch:
             applied.yes = True
             _, logits, dim = made[id(args[0])]
             return torch.log_softmax(logits, dim)
-        return func(*args, **kwargs)
+        return call(func, *args, **kwargs)
 
     class Remembering(AtCall):
+        @of_function_mode
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -218,11 +224,12 @@ class _LogSumExp(AtCall):
     a log asks for it."""
 
     def __init__(self, where: SourceSpan, applied: Applied) -> None:
-        super().__init__(where, lambda func, args, kwargs: func(*args, **kwargs), exact=True)
+        super().__init__(where, lambda func, args, kwargs: call(func, *args, **kwargs), exact=True)
         self._applied = applied
         self._exps: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._sums: dict[int, tuple[torch.Tensor, torch.Tensor, Any, bool]] = {}
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = operator_of(func)
@@ -233,7 +240,7 @@ class _LogSumExp(AtCall):
         here = name == "exp" and any(
             self._matches(place) for place in calling_places(2) if place is not None
         )
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         if here and isinstance(out, torch.Tensor):
             self._exps[id(out)] = (out, args[0])
         elif name == "sum" and args and id(args[0]) in self._exps and isinstance(out, torch.Tensor):
@@ -253,8 +260,8 @@ def kept_mean_at(where: SourceSpan, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if operator_of(func) not in ("cross_entropy", "nll_loss"):
-            return func(*args, **kwargs)
-        out = func(*args, **kwargs)
+            return call(func, *args, **kwargs)
+        out = call(func, *args, **kwargs)
         bad = isinstance(out, torch.Tensor) and out.dim() == 0 and bool(torch.isnan(out))
         if not bad:
             return out
@@ -272,14 +279,14 @@ def empty_mean_at(where: SourceSpan, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor) and args[0].numel() == 0):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         if operator_of(func) in ("mean", "nanmean"):
             applied.yes = True
             return args[0].sum(*args[1:], **kwargs)
         if _has_signature(func) and "reduction" in inspect.signature(func).parameters:
             applied.yes = True
             return _called_with(func, args, kwargs, reduction="sum")
-        return func(*args, **kwargs)
+        return call(func, *args, **kwargs)
 
     return AtCall(where, change, exact=True)
 
@@ -321,7 +328,7 @@ def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
                     for k, v in kwargs.items()
                 },
             )
-        return func(*args, **kwargs)
+        return call(func, *args, **kwargs)
 
     return AtCall(where, change, exact=True)
 
@@ -331,7 +338,7 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if operator_of(func) not in ("std", "var", "std_mean", "var_mean"):
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         biased = {
             key: value for key, value in kwargs.items() if key not in ("unbiased", "correction")
         }
@@ -344,9 +351,9 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
         for axis in dims:
             count *= shape[axis]
         if count != 1:
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         applied.yes = True
-        return func(*args, **biased, unbiased=False)
+        return call(func, *args, **biased, unbiased=False)
 
     return AtCall(where, change, exact=True)
 
@@ -373,7 +380,7 @@ def _called_with(func: Any, args: Any, kwargs: Any, **changed: Any) -> Any:
     given = dict(zip(words, args, strict=False)) | kwargs
     for old in ("size_average", "reduce"):
         given.pop(old, None)
-    return func(**{**given, **changed})
+    return call(func, **{**given, **changed})
 
 
 def _has_signature(func: Any) -> bool:

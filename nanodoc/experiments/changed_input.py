@@ -10,6 +10,10 @@ import torch
 from nanodoc.diagnosis.remedy import ChangeInput
 from nanodoc.experiments.call_site import Applied, AtCall, Patch, operator_of
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call
+
+look_through(__file__)
 
 
 def input_changed(remedy: ChangeInput, where: SourceSpan, applied: Applied) -> Patch:
@@ -18,15 +22,15 @@ def input_changed(remedy: ChangeInput, where: SourceSpan, applied: Applied) -> P
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if operator_of(func) != remedy.op:
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         try:
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         except (RuntimeError, ValueError, IndexError):
             given = _changed(remedy, args)
             if given is None:
                 raise
         applied.yes = True
-        return func(*given, **kwargs)
+        return call(func, *given, **kwargs)
 
     return AtCall(where, change)
 

@@ -16,12 +16,13 @@ from nanodoc.experiments import precision
 from nanodoc.experiments.call_site import Applied
 from nanodoc.experiments.trial import Say, StepTrials, Trial
 from nanodoc.facts.trials import FAILS, PASSES, Experiment
+from nanodoc.instrument.torch_private import BatchNormBase, DropoutBase
 from nanodoc.replay.rng import RandomState
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.host_memory import free_memory
 
 _SHARE_OF_MEMORY = 0.25
-_ACTIVE_IN_TRAINING = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._BatchNorm)
+_ACTIVE_IN_TRAINING = (DropoutBase, BatchNormBase)
 
 
 @dataclass(frozen=True, slots=True)

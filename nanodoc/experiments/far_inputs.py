@@ -16,6 +16,7 @@ from nanodoc.facts.loop import FAR_MEAN, FAR_VALUE, TINY_VALUE, BatchLeaf
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import compared, far_lower
 from nanodoc.facts.trials import FarInputs, RerunFacts
+from nanodoc.instrument.originals import ours
 from nanodoc.replay.rerun import Rerun
 from nanodoc.tensors.modules import WEIGHING
 from nanodoc.trace.eager import run_eagerly
@@ -93,7 +94,7 @@ class _Standardised:
     def __enter__(self) -> _Standardised:
         for path, module in self._model.named_modules():
             if isinstance(module, _TAKING):
-                hook = module.register_forward_pre_hook(self._hook(path))
+                hook = module.register_forward_pre_hook(ours(self._hook(path)))
                 self._hooks.callback(hook.remove)
         return self
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.nn.utils.clip_grad as clip_grad
 
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import COMPARED, LONG_ENOUGH, far_lower
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
+from nanodoc.instrument.taps import CLIP_BY_NORM, CLIP_BY_VALUE, CLIP_BY_VALUE_EXPORTED, listening
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.step_state import StepState
@@ -167,8 +167,7 @@ class _Clips:
 @contextlib.contextmanager
 def _unclipped() -> Iterator[_Clips]:
     """Inside, torch's clipping by norm and by value measures, and changes nothing."""
-    clips, original = _Clips(), clip_grad._clip_grads_with_norm_
-    by_value = [(holder, holder.clip_grad_value_) for holder in (torch.nn.utils, clip_grad)]
+    clips = _Clips()
 
     def measured(
         parameters: Any, limit: float, norm: torch.Tensor, *more: Any, **named: Any
@@ -181,12 +180,9 @@ def _unclipped() -> Iterator[_Clips]:
         if sizes:
             clips.note(limit, torch.stack(sizes).max())
 
-    clip_grad._clip_grads_with_norm_ = measured  # type: ignore[assignment]  # put back below
-    for holder, _ in by_value:
-        setattr(holder, "clip_grad_value_", largest)  # noqa: B010  # put back below
-    try:
+    with listening(
+        (CLIP_BY_NORM, lambda original: measured),
+        (CLIP_BY_VALUE, lambda original: largest),
+        (CLIP_BY_VALUE_EXPORTED, lambda original: largest),
+    ):
         yield clips
-    finally:
-        clip_grad._clip_grads_with_norm_ = original
-        for holder, function in by_value:
-            setattr(holder, "clip_grad_value_", function)  # noqa: B010

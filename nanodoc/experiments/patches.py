@@ -12,14 +12,13 @@ from functools import singledispatch
 from typing import Any
 
 import torch
-import torch.nn.utils.clip_grad as clip_grad
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nanodoc.diagnosis import remedy as remedies
 from nanodoc.experiments import call_site, precision
 from nanodoc.experiments.call_site import Applied, Patch
 from nanodoc.experiments.changed_input import input_changed
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.taps import AFTER_STEP, CLIP_GROUPS, TOTAL_NORM, listening
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
 
@@ -179,11 +178,8 @@ def cleared_after_steps(applied: Applied) -> Iterator[None]:
         applied.yes = True
         optimizer.zero_grad()
 
-    hook = register_optimizer_step_post_hook(clear)
-    try:
+    with listening((AFTER_STEP, clear)):
         yield
-    finally:
-        hook.remove()
 
 
 @contextlib.contextmanager
@@ -192,8 +188,6 @@ def unscaled_before_clipping(
 ) -> Iterator[None]:
     """`scaler.unscale_` is called for every optimizer with gradients before torch's clipping looks
     at them."""
-    inner: Any = clip_grad  # the functions that both of torch's clips call first are not exported
-    norm, group = inner._get_total_norm, inner._group_tensors_by_device_and_dtype
 
     def unscale() -> None:
         for optimizer in optimizers:
@@ -211,8 +205,5 @@ def unscaled_before_clipping(
 
         return wrapped
 
-    inner._get_total_norm, inner._group_tensors_by_device_and_dtype = before(norm), before(group)
-    try:
+    with listening((TOTAL_NORM, before), (CLIP_GROUPS, before)):
         yield
-    finally:
-        inner._get_total_norm, inner._group_tensors_by_device_and_dtype = norm, group

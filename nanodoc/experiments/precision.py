@@ -15,32 +15,36 @@ from typing import Any
 import torch
 
 from nanodoc.experiments.call_site import Applied, raised
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.taps import AUTOCAST_ENTERED, listening
+from nanodoc.instrument.torch_private import may_swap_data
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import map_tensors, takes_hooks, tensor_leaves
 from nanodoc.tensors.plain import is_sharded
 
+look_through(__file__)
+
 
 @contextlib.contextmanager
 def autocast_in(dtype: torch.dtype | None, applied: Applied) -> Iterator[None]:
     """Every enabled autocast context in `dtype`, or switched off with None."""
-    enter = torch.autocast.__enter__
 
-    def entering(context: Any) -> Any:
-        if context._enabled:
-            applied.yes = True
-            if dtype is None:
-                context._enabled = False
-            else:
-                context.fast_dtype = dtype
-        return enter(context)
+    def entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+        def __enter__(context: Any) -> Any:
+            if context._enabled:
+                applied.yes = True
+                if dtype is None:
+                    context._enabled = False
+                else:
+                    context.fast_dtype = dtype
+            return enter(context)
 
-    torch.autocast.__enter__ = entering  # type: ignore[method-assign]  # put back below
-    try:
+        return __enter__
+
+    with listening((AUTOCAST_ENTERED, entering)):
         yield
-    finally:
-        torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original
 
 
 @contextlib.contextmanager
@@ -116,7 +120,7 @@ def converted(
         for tensor in (*model.parameters(), *model.buffers(), *reached):
             tensor.grad = None
             new = change(tensor.data)
-            if torch._has_compatible_shallow_copy_type(tensor, new):  # as Module.to does
+            if may_swap_data(tensor, new):  # as Module.to does
                 held.append((tensor, tensor.data))
                 tensor.data = new
             else:  # another device: only the whole contents can be exchanged

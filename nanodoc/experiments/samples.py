@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from nanodoc.experiments.bisect import minimal_failing
+from nanodoc.instrument.torch_private import BatchNormBase
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import (
     batch_size,
@@ -73,9 +74,7 @@ def indivisible(capsule: StepState) -> bool:
 
 def shares_statistics(model: torch.nn.Module) -> bool:
     """BatchNorm takes its statistics from the whole batch: parts of it have other values."""
-    return any(
-        isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in model.modules()
-    )
+    return any(isinstance(m, BatchNormBase) and m.training for m in model.modules())
 
 
 def part(capsule: StepState, rows: Sequence[int]) -> StepState:

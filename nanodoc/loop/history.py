@@ -6,9 +6,9 @@ import json
 import math
 import os
 import stat
-import time
 from collections.abc import Iterable
 from pathlib import Path
+from time import monotonic
 from typing import Any, TextIO
 
 from nanodoc.artifacts import make_folder
@@ -67,12 +67,12 @@ class History:
 
     def _write_now_and_then(self) -> None:
         """A fast loop's steps are written some at a time: a system call each would slow it."""
-        if time.monotonic() - self._written > _SECONDS:
+        if monotonic() - self._written > _SECONDS:
             self._write()
 
     def _write(self) -> None:
         """Writes what waits."""
-        self._written = time.monotonic()
+        self._written = monotonic()
         lines, self._waiting = self._waiting, []
         if self._file is None:
             return

@@ -15,16 +15,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from nanodoc import probing
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.frames import Frame, FrameTable, FrameTensor
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    current_autograd_node,
+    mode_stack,
+)
 from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import is_plain, without_values
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.spans import Place, calling_places, resolved
+
+look_through(__file__)
 
 _DEEPEST = 6  # levels of nesting in a module's arguments
 _MOST_TENSORS = 64  # of one call: a cache of key and value tensors can hold hundreds
@@ -105,7 +114,7 @@ class FrameProbe:
         self._active = on
         if on:
             self._mode.__enter__()
-        elif self._mode in _get_current_dispatch_mode_stack():
+        elif self._mode in mode_stack():
             self._mode.__exit__(None, None, None)
 
     @contextlib.contextmanager
@@ -127,9 +136,10 @@ class FrameProbe:
 
     # -- hooks -------------------------------------------------------------------------------------
 
+    @ours
     def _enter_module(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         # activation checkpointing, inside backward
-        again = torch._C._current_autograd_node() is not None
+        again = current_autograd_node() is not None
         entries: list[tuple[str, _Measured]] = []
         if not again:
             # whatever is odd about a tensor, the user's run must not feel it
@@ -146,6 +156,7 @@ class FrameProbe:
             self._switch(on=True)
         self._open.append(_Open(module, None if again else entries))
 
+    @ours
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         while self._open and self._open[-1].module is not module:  # calls that an exception ended
             self._open.pop()
@@ -326,7 +337,7 @@ class _aside:  # a context manager, named as one
     mode."""
 
     def __enter__(self) -> None:
-        self._modes = (torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction())
+        self._modes = (DisableTorchDispatch(), DisableTorchFunction())
         for mode in self._modes:
             mode.__enter__()
 

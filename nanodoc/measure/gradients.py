@@ -13,6 +13,7 @@ import torch
 
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.failure_kinds import says_device_is_lost
+from nanodoc.instrument.torch_private import foreach_copy_, foreach_norm
 from nanodoc.tensors.packed import in_pieces
 from nanodoc.tensors.plain import local_of, without_values
 
@@ -137,11 +138,11 @@ def _read_alike(
         if tensor.dtype is not dtype or tensor.device != device or tensor.layout is not layout:
             return None
     pieces = [
-        *torch._foreach_norm(grads, 2),
+        *foreach_norm(grads, 2),
         *(scalar if scalar.dim() == 0 else scalar.reshape(()) for scalar in scalars),
     ]
     packed, slots = scratch.slots(len(pieces), grads[0])
-    torch._foreach_copy_(slots, pieces)
+    foreach_copy_(slots, pieces)
     read: list[float] = packed.tolist()  # the step's one synchronisation
     return read
 
@@ -158,7 +159,7 @@ def _read_any(grads: list[torch.Tensor], scalars: list[torch.Tensor]) -> list[fl
     slots: dict[torch.device, list[int]] = {}
     for (device, dtype), positions in groups.items():
         in_float32 = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
-        norms = torch._foreach_norm([tensors[p] for p in positions], 2, dtype=in_float32)
+        norms = foreach_norm([tensors[p] for p in positions], 2, dtype=in_float32)
         pieces.setdefault(device, []).append(in_widest(torch.stack(norms)))
         slots.setdefault(device, []).extend(positions)
     for position, scalar in enumerate(scalars, len(tensors)):

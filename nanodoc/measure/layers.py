@@ -16,6 +16,13 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import (
+    DisableTorchFunction,
+    current_autograd_node,
+    foreach_norm,
+    foreach_sub,
+)
 from nanodoc.tensors.host_memory import free_memory
 from nanodoc.tensors.plain import is_plain, without_values
 
@@ -129,6 +136,7 @@ class LayerProbe:
         finally:
             handle.remove()
 
+    @ours
     def _returned(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         name = self._leaves.get(id(module))
         out = output[0] if isinstance(output, tuple) and output else output
@@ -141,7 +149,7 @@ class LayerProbe:
         ):
             return
         # activation checkpointing, inside backward
-        if torch._C._current_autograd_node() is not None:
+        if current_autograd_node() is not None:
             return
         began = time.perf_counter()
         # a tensor's class may have methods of its own, and whatever fails here is no error of the
@@ -150,7 +158,7 @@ class LayerProbe:
             contextlib.suppress(Exception),
             torch.no_grad(),
             torch.autocast(out.device.type, enabled=False),
-            torch._C.DisableTorchFunction(),
+            DisableTorchFunction(),
         ):
             values = _some(out.detach()).float()
             std, mean = torch.std_mean(values)
@@ -170,7 +178,7 @@ class LayerProbe:
         with (
             torch.no_grad(),
             contextlib.suppress(Exception),
-            torch._C.DisableTorchFunction(),
+            DisableTorchFunction(),
         ):
             for parameter, _ in self._before:
                 grad = parameter.grad
@@ -208,8 +216,8 @@ class LayerProbe:
             ]
             if self._before:
                 now, was = [p.detach() for p, _ in self._before], [w for _, w in self._before]
-                moved = _read(torch._foreach_norm(torch._foreach_sub(now, was)))
-                sizes = _read(torch._foreach_norm(was))
+                moved = _read(foreach_norm(foreach_sub(now, was)))
+                sizes = _read(foreach_norm(was))
                 for (parameter, _), change, size in zip(self._before, moved, sizes, strict=True):
                     name = self._names.get(id(parameter))
                     if name is not None and size > 0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.ranks import RunningChannels
+from nanodoc.instrument.torch_private import BatchNormBase
 from nanodoc.tensors.plain import is_plain, without_values
 
 _MOST_LAYERS, _MOST_CHANNELS = 16, 16
@@ -29,7 +29,7 @@ def running_channels(model: torch.nn.Module) -> tuple[RunningChannels, ...]:
             deviations=_first(module.running_var.clamp_min(0).sqrt()),
         )
         for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
+        if isinstance(module, BatchNormBase)
         and not isinstance(module, torch.nn.SyncBatchNorm)
         and module not in alike
         and module.running_mean is not None

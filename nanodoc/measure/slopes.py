@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
+from nanodoc.instrument.torch_private import DisableTorchFunction
 
 _OF_INTEREST = frozenset((*SUPERVISED, *LOG_PROBABILITIES, "logsumexp"))
 _MOST = 1_000  # single numbers, of any function: what the loss is the sum of
@@ -36,7 +37,7 @@ class Slopes:
         given, self._given = self._given, []
         if not given or not loss.requires_grad:
             return
-        with torch._C.DisableTorchFunction(), torch.enable_grad():
+        with DisableTorchFunction(), torch.enable_grad():
             try:
                 slopes = torch.autograd.grad(
                     loss, [out for _, out in given], retain_graph=True, allow_unused=True

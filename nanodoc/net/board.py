@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterable
 from datetime import timedelta
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
-
+from nanodoc.instrument.torch_private import PrefixStore, TCPStore
 from nanodoc.net.launch import Launch
 from nanodoc.net.record import RankRecord
 

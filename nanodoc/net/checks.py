@@ -9,9 +9,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store
 
 from nanodoc import accelerator, cuda
+from nanodoc.instrument.torch_private import Store
 from nanodoc.net.drill import Drill
 from nanodoc.net.links import try_links
 from nanodoc.net.record import RankFacts

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
-from torch._C._distributed_c10d import TCPStore
+from nanodoc.instrument.torch_private import TCPStore
 
 _POLL_SECONDS = 0.1
 # what a rank may still take when another one has ended: longer than any of its own waits

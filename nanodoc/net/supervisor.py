@@ -20,8 +20,8 @@ from types import FrameType
 from typing import cast
 
 import torch
-from torch._C._distributed_c10d import PrefixStore, TCPStore
 
+from nanodoc.instrument.torch_private import PrefixStore, TCPStore
 from nanodoc.net.board import Board, NoRendezvousError, connect
 from nanodoc.net.checks import BEFORE_SPEED, LAST, Place
 from nanodoc.net.facts import gather_facts

@@ -21,12 +21,12 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 from torch.multiprocessing.spawn import ProcessException
-from torch.multiprocessing.spawn import _wrap as _of_torch
 
 from nanodoc.config import Config, artifact_folder
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import ENDED, RankOutcome
 from nanodoc.heartbeat.trail import NoTrail, leave
+from nanodoc.instrument.torch_private import spawned
 from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.pipeline.ranks import outcome_of_rank
 from nanodoc.pipeline.script import ScriptRun
@@ -249,7 +249,7 @@ def _may_train(process: BaseProcess) -> bool:
         code = getattr(type(process).run, "__code__", None)
         return code is not None and frame_kind(code.co_filename) == USER
     target = vars(process).get("_target")
-    if target is _of_torch:
+    if target is spawned:
         return True
     code = getattr(target, "__code__", None)  # of a function, or of a method
     return code is not None and frame_kind(code.co_filename) == USER
@@ -309,7 +309,7 @@ def _forked_by_us(folder: Path, started: Started, loops: Loops) -> Iterator[None
         kind._bootstrap = original
         number = vars(process).pop(_NUMBER, None)
         if number is not None:
-            if process._target is _of_torch:
+            if process._target is spawned:
                 # it keeps what the function raises to itself
                 function, *rest = process._args
                 process._args = (_Watched(function, number, folder, started, loops), *rest)

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import NormBase
 from nanodoc.recipe.mode_calls import UndoneEval
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.made_in import Scopes
@@ -163,7 +164,7 @@ class BuildFacts:
         if undone is None:
             return None
         frozen = not any(parameter.requires_grad for parameter in undone.part.parameters())
-        layer = isinstance(undone.part, torch.nn.modules.batchnorm._NormBase)
+        layer = isinstance(undone.part, NormBase)
         places = resolved(undone.eval_at), resolved(undone.train_at)
         if not (frozen or layer) or places[0] is None or places[1] is None:
             return None

@@ -9,15 +9,18 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, DistributedSampler, Subset, WeightedRandomSampler
 
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.taps import at
+from nanodoc.instrument.torch_private import TorchDispatchMode
 from nanodoc.recipe.build_facts import BuildFacts, load_facts
 from nanodoc.recipe.build_order import BuildOrder, KeptAlive
 from nanodoc.recipe.mode_calls import ModeCalls
@@ -61,7 +64,8 @@ class BuildWatch(TorchDispatchMode):
         self._grad_off: Place | None = None
         self._compiled = False
         self._alive = KeptAlive()
-        self._originals: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
+        self._flag_before: Any = _ABSENT
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -72,17 +76,17 @@ class BuildWatch(TorchDispatchMode):
     def __enter__(self) -> BuildWatch:
         module, optimizer, tensor = torch.nn.Module, torch.optim.Optimizer, torch.Tensor
         for name in _EXPORTS:
-            self._patch(tensor, name, self._exporting(getattr(tensor, name)))
-        self._patch(module, "register_parameter", self._registering(module.register_parameter))
-        self._patch(module, "__setattr__", self._assigning(module.__setattr__))
-        self._patch(module, "add_module", self._adding(module.add_module))
-        self._patch(module, "__init__", self._making(module.__init__))
+            self._listen(tensor, name, self._exporting)
+        self._listen(module, "register_parameter", self._registering)
+        self._listen(module, "__setattr__", self._assigning)
+        self._listen(module, "add_module", self._adding)
+        self._listen(module, "__init__", self._making)
         for name in _CASTS:
-            self._patch(module, name, self._casting(getattr(module, name)))
-        self._patch(module, "train", self._modes.watching(module.train))
-        self._patch(module, "load_state_dict", self._loading(module.load_state_dict))
-        self._patch(optimizer, "__init__", self._optimizing(optimizer.__init__))
-        self._patch(DataLoader, "__init__", self._loading_data(DataLoader.__init__))
+            self._listen(module, name, self._casting)
+        self._listen(module, "train", self._modes.watching)
+        self._listen(module, "load_state_dict", self._loading)
+        self._listen(optimizer, "__init__", self._optimizing)
+        self._listen(DataLoader, "__init__", self._loading_data)
         for made, table in (
             (Subset, self._loaders),
             (WeightedRandomSampler, self._loaders),
@@ -90,36 +94,36 @@ class BuildWatch(TorchDispatchMode):
             (LRScheduler, self._schedulers),
             (ReduceLROnPlateau, self._schedulers),
         ):
-            self._patch(made, "__init__", self._noting(made.__init__, table))
-        self._patch(tensor, "requires_grad_", self._freezing(tensor.requires_grad_))
-        self._patch(tensor, "requires_grad", self._flag(tensor.requires_grad))
-        self._patch(torch, "compile", self._compiling(torch.compile))
-        self._patch(module, "compile", self._compiling(module.compile))
-        self._patch(
-            torch.set_grad_enabled, "__init__", self._switching(torch.set_grad_enabled.__init__)
-        )
+            self._listen(made, "__init__", partial(self._noting, table=table))
+        self._listen(tensor, "requires_grad_", self._freezing)
+        # a property, which is read and written and not called
+        self._flag_before = vars(tensor).get("requires_grad", _ABSENT)
+        tensor.requires_grad = self._flag(tensor.requires_grad)  # type: ignore[assignment]  # put back in __exit__
+        self._listen(torch, "compile", self._compiling)
+        self._listen(module, "compile", self._compiling)
+        self._listen(torch.set_grad_enabled, "__init__", self._switching)
         if self._memory:
             super().__enter__()
         else:  # without a dispatch mode, those that are called by their names
             for name in _FILLS:
-                method = name.removeprefix("aten.")
-                self._patch(tensor, method, self._filling(getattr(tensor, method), name))
+                filling = partial(self._filling, name=name)
+                self._listen(tensor, name.removeprefix("aten."), filling)
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        for owner, name, original in reversed(self._originals):
-            if original is _ABSENT:  # inherited from the C base class
-                delattr(owner, name)
-            else:
-                setattr(owner, name, original)
-        self._originals = []
+        if self._flag_before is _ABSENT:  # inherited from the C base class
+            del torch.Tensor.requires_grad
+        else:
+            torch.Tensor.requires_grad = self._flag_before
+        while self._undo:
+            self._undo.pop()()
         if self._memory:
             super().__exit__(*exc)
 
-    def _patch(self, owner: Any, name: str, replacement: Any) -> None:
-        self._originals.append((owner, name, vars(owner).get(name, _ABSENT)))
-        setattr(owner, name, replacement)
+    def _listen(self, owner: Any, name: str, listener: Callable[[Any], Any]) -> None:
+        self._undo.append(at(owner, name).listen(listener))
 
+    @ours
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = call_op(func, args, kwargs or {})
         op = describe_op(func)

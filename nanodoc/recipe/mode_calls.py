@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.frames import look_through
 from nanodoc.trace.spans import Place, calling_places
+
+look_through(__file__)
 
 
 @dataclass(frozen=True, slots=True)

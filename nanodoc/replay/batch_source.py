@@ -4,13 +4,14 @@ can be told."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from nanodoc.errors import UsageError, UserCodeError, is_users, said
+from nanodoc.instrument.taps import LOADER_INDEX, listening
+from nanodoc.instrument.torch_private import LoaderIterator
 from nanodoc.tensors.nested import batch_size, leading_size
 
 
@@ -131,39 +132,39 @@ def _begin(data: Any) -> tuple[Iterator[Any], deque[list[int] | None] | None]:
     """An iterator over the data and a queue that receives the indices of each batch as the loader
     draws them; None where they can't be told. Workers draw ahead while the iterator is made, so
     that the queue must be there before."""
-    draw = getattr(_BaseDataLoaderIter, "_next_index", None)
     ordered = (
         isinstance(data, DataLoader)
         and not isinstance(data.dataset, IterableDataset)
         and getattr(data, "in_order", True)
     )
-    if not ordered or draw is None:
+    if not ordered:
         return iter(data), None
     queue: deque[list[int] | None] = deque()
 
-    def watched(iterator: Any) -> Any:
-        index = draw(iterator)
-        if iterator._dataset is data.dataset:  # not a loader inside the data set
-            queue.append(
-                [int(i) for i in index]
-                if isinstance(index, (list, tuple))
-                else [int(index)]
-                if isinstance(index, int)
-                else None
-            )
-        return index
+    def indexing(draw: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(iterator: Any) -> Any:
+            index = draw(iterator)
+            if iterator._dataset is data.dataset:  # not a loader inside the data set
+                queue.append(
+                    [int(i) for i in index]
+                    if isinstance(index, (list, tuple))
+                    else [int(index)]
+                    if isinstance(index, int)
+                    else None
+                )
+            return index
+
+        return watched
 
     # persistent workers keep last pass's iterator
     vars(getattr(data, "_iterator", None) or _Nothing()).pop("_next_index", None)
-    _BaseDataLoaderIter._next_index = watched  # type: ignore[method-assign]  # put back below
-    try:
+    with listening((LOADER_INDEX, indexing)):
         made = iter(data)
-    finally:
-        _BaseDataLoaderIter._next_index = draw  # type: ignore[method-assign]  # the original
-    if not isinstance(made, _BaseDataLoaderIter):
+    if not isinstance(made, LoaderIterator):
         # a subclass whose __iter__ is a generator: it makes its own iterators when it is drawn from
         return made, None
-    made._next_index = lambda: watched(made)  # type: ignore[method-assign]  # of this one alone
+    own = indexing(LoaderIterator._next_index)
+    made._next_index = lambda: own(made)
     return made, queue
 
 

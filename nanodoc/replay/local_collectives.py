@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from nanodoc.instrument.taps import at
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.own_memory import OwnMemory
 from nanodoc.replay.weight_history import WeightHistory
@@ -48,12 +49,13 @@ class LocalCollectives:
         self._model = recipe.model
         self._memory = OwnMemory(recipe)
         self._originals: list[tuple[Any, str, Any]] = []
+        self._undo: list[Callable[[], None]] = []
 
     def begin(self, *, broken_off: bool = True) -> None:
         """From now on DDP reduces nothing and every collective gives back the rank's own part.
         `broken_off`: the last step may not have come to its end."""
         self._memory.begin()
-        if self._originals:
+        if self._originals or self._undo:
             return
         # also in a group of one, whose DDP would wait for gradients as any other
         for module in self._model.modules():
@@ -93,7 +95,7 @@ class LocalCollectives:
             self.end()
 
     def end(self) -> None:
-        if self._originals:
+        if self._originals or self._undo:
             for module in map(_looks_for_unused, self._model.modules()):
                 # Backward passes that DDP did not reduce count as those of no_sync(): the next one
                 # would take what they used for used. Buckets are not rebuilt here, which is what
@@ -103,6 +105,8 @@ class LocalCollectives:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
         self._originals = []
+        while self._undo:
+            self._undo.pop()()
         self._memory.end()
 
     def _stand_in(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
@@ -116,7 +120,7 @@ class LocalCollectives:
                     return [_Done() for _ in args[0]]
                 return _Done() if waits or name in ("isend", "irecv") else None
 
-            self._patch(owner, name, local)
+            self._undo.append(at(owner, name).listen(lambda original: local))
 
     def _patch(self, owner: Any, name: str, value: Any) -> None:
         self._originals.append((owner, name, getattr(owner, name)))

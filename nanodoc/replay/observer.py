@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from nanodoc.heartbeat import trail
+from nanodoc.instrument.frames import look_through
 from nanodoc.measure.gradients import (
     Scratch,
     Vitals,
@@ -32,6 +33,8 @@ from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step_state import StepState, copy_weights
 from nanodoc.replay.telling import are_installed, installed, open_observers
 from nanodoc.trace.optimizer_steps import Closure, around_closure
+
+look_through(__file__)
 
 
 class LossObserver:

@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from nanodoc.facts.crash import StateFacts
+from nanodoc.instrument.taps import AFTER_STEP, BEFORE_STEP, listening
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.packed import PackedState
 
@@ -108,12 +105,10 @@ def scaled_rates(
                 _set_rate(group, rate)
                 del scaled[key]
 
-    hooks = (register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after))
     try:
-        yield
+        with listening((BEFORE_STEP, before), (AFTER_STEP, after)):
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for group, rate, _ in scaled.values():  # a step that raised
             _set_rate(group, rate)
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from nanodoc import accelerator
+from nanodoc.instrument.libraries import numpy_generator, python_generator
+from nanodoc.instrument.torch_private import DisableTorchFunction
 
 _MT19937_BYTES = 624 * 4 + 4  # NumPy's mt19937_state: 624 words and a position
 _MARK = 5 * 4
@@ -38,9 +40,9 @@ class RandomState:
 
     def restore(self, device: torch.device) -> None:
         random.setstate(self.python)
-        numpy = sys.modules.get("numpy")
+        numpy = numpy_generator()
         if numpy is not None and self.numpy is not None:
-            numpy.random.set_state(self.numpy)
+            numpy.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
         own = next(iter(self.accelerators), None)
         for taken_on, state in self.accelerators.items():
@@ -63,7 +65,7 @@ class PythonRandom:
     def __init__(self) -> None:
         self._state: Any = None
         self._known = b""
-        self._generator = getattr(random, "_inst", None)
+        self._generator = python_generator()
         self._memory = _memory(id(self._generator) + self._HEAD) if self._is_as_expected() else None
         self.mark: memoryview | None = None
         """As long as these bytes are those that they were when the state was taken last, the state
@@ -115,9 +117,9 @@ class NumpyRandom:
             self._look_into(generator)
         if self.mark is None or self.mark != self._known:
             if generator is None or type(generator).__name__ == _TWISTER:
-                self._state = numpy.random.get_state()
+                self._state = numpy_generator().get_state()
             else:  # it has no tuple, and says so in a warning
-                self._state = numpy.random.get_state(legacy=False)
+                self._state = numpy_generator().get_state(legacy=False)
             # a spare deviate is as one of Python's
             spare = self._memory is None or self._state[3]
             self.mark = None if spare else self._memory
@@ -162,7 +164,7 @@ class TorchRandom:
 
     def _bytes(self) -> bytes:
         """Those of the state; read so that no mode of the user's sees it."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return ctypes.string_at(self._state.data_ptr(), self._state.nbytes)
 
     def _found(self, state: bytes) -> memoryview | None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 
 import torch
 
+from nanodoc.instrument.taps import SHOW_WARNING, listening
 from nanodoc.replay.closure_state import KeptState
 from nanodoc.replay.optimizers import copy_optimizer
 from nanodoc.replay.step import StepRunner
@@ -21,9 +22,12 @@ _SMALL = 1 << 30  # bytes
 def warnings_unsaid() -> Iterator[None]:
     """Warnings were said in the run itself, and are not said again; a filter that makes errors of
     them still does."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda *args, **kwargs: None
+    with warnings.catch_warnings(), listening((SHOW_WARNING, lambda original: _unsaid)):
         yield
+
+
+def _unsaid(*args: object, **kwargs: object) -> None:
+    pass
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from nanodoc.instrument.torch_private import foreach_copy_
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.closure_state import KeptState, reachable
 from nanodoc.replay.optimizers import copy_optimizer, copy_tensor, restore_optimizer
@@ -257,9 +258,7 @@ class StateKeeper:
                     stale.append(slot)
                 kept.append((module, name, buffer, slot.saved))
         if stale:
-            torch._foreach_copy_(
-                [slot.saved for slot in stale], [slot.buffer.detach() for slot in stale]
-            )
+            foreach_copy_([slot.saved for slot in stale], [slot.buffer.detach() for slot in stale])
         return kept
 
     def _fresh_buffers(self) -> list[Buffer]:

@@ -5,17 +5,15 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
 
 import torch
-from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.heartbeat import trail
+from nanodoc.instrument.taps import BACKWARD, BEFORE_STEP, SCALER_STEP, listening
 
 
 class Listening(Protocol):
@@ -59,28 +57,18 @@ def installed() -> Iterator[None]:
     if _installs:
         yield
         return
-    telling = _Telling()
-    told = [
-        (owner, name, original := getattr(owner, name), make(original))
-        for owner, name, make in (
-            (torch.autograd, "backward", telling.backward),  # which a tensor's own calls, too
-            (GradScaler, "step", _telling_step),
-        )
-    ]
-    # for the whole run, too: another thread of the training's may step while a hook would be added
-    hook = register_optimizer_step_pre_hook(_before_any_step)
     _installs += 1
-    for owner, name, _, replacement in told:
-        setattr(owner, name, replacement)
     try:
-        yield
+        # the hook for the whole run, too: another thread of the training's may step while it would
+        # be added
+        with listening(
+            (BACKWARD, _Telling().backward),
+            (SCALER_STEP, _telling_step),
+            (BEFORE_STEP, _before_any_step),
+        ):
+            yield
     finally:
         _installs -= 1
-        hook.remove()
-        for owner, name, original, replacement in told:
-            # somebody else may have wrapped it since
-            if getattr(owner, name) is replacement:
-                setattr(owner, name, original)
 
 
 def _before_any_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
@@ -102,7 +90,6 @@ class _Telling:
         self._inside = False
 
     def backward(self, original: Callable[..., Any]) -> Any:
-        @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             # another thread of the training's differentiates something of its own
             if (
@@ -129,7 +116,6 @@ class _Telling:
 
 
 def _telling_step(original: Callable[..., Any]) -> Any:
-    @functools.wraps(original)
     def step(scaler: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if open_observers:
             open_observers[-1].before_scaler_step()

@@ -7,20 +7,22 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 from __future__ import annotations
 
 import contextlib
-import functools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from nanodoc.facts.asides import AsideFacts, RestoredFacts, ValidationFacts
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.taps import MODULE_LOADS, MODULE_STATE
+from nanodoc.instrument.torch_private import BatchNormBase, DropoutBase
 from nanodoc.replay.rng import RandomKeeper
 from nanodoc.script.averaged import AveragedWeights
 from nanodoc.trace.spans import Place, calling_places, resolved
+
+look_through(__file__)
 
 _MOST_LOOKS = 8  # batches of validations
 _MOST_KEPT = 16  # state_dicts
@@ -116,33 +118,25 @@ class Asides:
 
     def install(self) -> None:
         """Puts the wrappers in place."""
-        kind = torch.nn.Module
-        taking, loading, asides = kind.state_dict, kind.load_state_dict, self
+        self._undo += [MODULE_STATE.listen(self._taking), MODULE_LOADS.listen(self._loading)]
 
-        @functools.wraps(taking)  # some libraries look at the parameters
+    def _taking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def state_dict(module: Any, *args: Any, **kwargs: Any) -> Any:
-            found = taking(module, *args, **kwargs)
-            if not args and "destination" not in kwargs and not asides.quiet():
-                asides._note(found)
+            found = original(module, *args, **kwargs)
+            if not args and "destination" not in kwargs and not self.quiet():
+                self._note(found)
             return found
 
-        @functools.wraps(loading)
+        return state_dict
+
+    def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def load_state_dict(module: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            if not asides.quiet():
-                asides._compare(module, state_dict)
-                asides.averaged.put_back()
-            return loading(module, state_dict, *args, **kwargs)
+            if not self.quiet():
+                self._compare(module, state_dict)
+                self.averaged.put_back()
+            return original(module, state_dict, *args, **kwargs)
 
-        kind.state_dict = state_dict  # type: ignore[method-assign, assignment]  # put back below
-        kind.load_state_dict = load_state_dict  # type: ignore[method-assign, assignment]  # as above
-
-        def put_back() -> None:
-            if kind.state_dict is state_dict:
-                kind.state_dict = taking  # type: ignore[method-assign]  # the original
-            if kind.load_state_dict is load_state_dict:
-                kind.load_state_dict = loading  # type: ignore[method-assign]  # the original
-
-        self._undo.append(put_back)
+        return load_state_dict
 
     def _note(self, state: Any) -> None:
         own, caller = calling_places(3)
@@ -192,7 +186,7 @@ def _read_in_training_mode(model: torch.nn.Module, before: _Before) -> Validatio
         dropouts = tuple(
             name
             for name, module in model.named_modules()
-            if isinstance(module, _DropoutNd) and module.p > 0
+            if isinstance(module, DropoutBase) and module.p > 0
         )
     if not norms and not dropouts:
         return None
@@ -203,7 +197,7 @@ def _norms(model: torch.nn.Module) -> list[tuple[str, Any]]:
     return [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm) and module.num_batches_tracked is not None
+        if isinstance(module, BatchNormBase) and module.num_batches_tracked is not None
     ]
 
 

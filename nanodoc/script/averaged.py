@@ -6,7 +6,6 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +13,9 @@ from typing import Any
 import torch
 
 from nanodoc.facts.asides import AveragedFacts
+from nanodoc.instrument.libraries import AVERAGES
+from nanodoc.instrument.taps import at
 from nanodoc.trace.spans import Place, calling_places, resolved
-
-_CLASSES = {
-    "torch_ema.ema": "ExponentialMovingAverage",
-    "diffusers.training_utils": "EMAModel",
-}
 
 
 class AveragedWeights:
@@ -67,24 +63,17 @@ class AveragedWeights:
 
     def _install(self) -> None:
         """Wraps what the libraries have, as far as the script has imported them."""
-        for name, kind in _CLASSES.items():
+        for name, kind in AVERAGES.items():
             owner = getattr(sys.modules.get(name), kind, None)
             if owner is not None:
-                self._wrap(owner, "copy_to", self._copying)
-                self._wrap(owner, "restore", self._restoring)
-
-    def _wrap(self, owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-        original = vars(owner).get(name)
-        if original is None:
-            return
-        wrapped = functools.update_wrapper(wrapper(original), original)
-        setattr(owner, name, wrapped)
-
-        def put_back() -> None:
-            if vars(owner).get(name) is wrapped:
-                setattr(owner, name, original)
-
-        self._undo.append(put_back)
+                self._undo += [
+                    at(owner, method).listen(listener)
+                    for method, listener in (
+                        ("copy_to", self._copying),
+                        ("restore", self._restoring),
+                    )
+                    if method in vars(owner)
+                ]
 
     def _copying(self, original: Any) -> Any:
         def copy_to(average: Any, *args: Any, **kwargs: Any) -> Any:

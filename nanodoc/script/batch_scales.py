@@ -8,8 +8,11 @@ from typing import Any
 
 from nanodoc.accelerator import in_widest
 from nanodoc.facts.asides import ScaleFacts
+from nanodoc.instrument.frames import look_through
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.spans import calling_places, resolved
+
+look_through(__file__)
 
 _FEWEST = 8  # samples of a batch: single ones differ
 _MOST = 1 << 22  # values of a part

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import their_side
 from nanodoc.script.loops import Loop
 from nanodoc.script.suspended import as_run_again
+
+look_through(__file__)
 
 _UNBOUND = "__nanodoc_unbound__"
 _ONCE = "__nanodoc_once__"
@@ -99,7 +103,8 @@ class Body:
         it is left, by whatever way."""
         namespace[_LEFT] = lambda: left(sys._getframe(1))
         try:
-            return self._run(variables, namespace)
+            with their_side():
+                return self._run(variables, namespace)
         finally:
             namespace.pop(_LEFT, None)
 

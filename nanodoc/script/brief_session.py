@@ -4,7 +4,6 @@ each of them, in as few calls as can be (see `loop.briefly_watched`)."""
 from __future__ import annotations
 
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.frames import caller
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.script.ending_session import EndingSession
@@ -79,7 +79,7 @@ class BriefSession(EndingSession):
                     self._outside.trains()
                     self._succession.own = True
                     if self._in_ours(seen.stepping, optimizer) is False:
-                        self._in_ours(self._sick_briefly, sys._getframe(1))
+                        self._in_ours(self._sick_briefly, caller())
                     return None
         return super()._stepping(optimizer, args, kwargs, by_scaler=by_scaler)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from nanodoc.instrument.taps import BACKWARD, BEFORE_STEP, listening
 from nanodoc.tensors.plain import local_of
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 
@@ -151,7 +151,6 @@ def fingerprinted(
     calls; where nothing steps behind the last losses, one of the losses alone. `around_backward` is
     given what is differentiated."""
     losses: list[torch.Tensor] = []
-    original = torch.autograd.backward
 
     def seen(optimizer: torch.optim.Optimizer) -> None:
         prints.append(Fingerprint(list(losses), gradients_of(optimizer)))
@@ -170,28 +169,28 @@ def fingerprinted(
 
     inside = False
 
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        if inside:  # under a function mode torch calls it a second time
-            return original(tensors, *args, **kwargs)
-        losses.extend(scalars_of(tensors))
-        inside = True
-        try:
-            with contextlib.nullcontext() if around_backward is None else around_backward(tensors):
+    def differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal inside
+            if inside:  # under a function mode torch calls it a second time
                 return original(tensors, *args, **kwargs)
-        finally:
-            inside = False
+            losses.extend(scalars_of(tensors))
+            inside = True
+            around = (
+                contextlib.nullcontext() if around_backward is None else around_backward(tensors)
+            )
+            try:
+                with around:
+                    return original(tensors, *args, **kwargs)
+            finally:
+                inside = False
 
-    hook = register_optimizer_step_pre_hook(before)
-    torch.autograd.backward = backward
-    try:
+        return backward
+
+    with listening((BEFORE_STEP, before), (BACKWARD, differentiating)):
         yield
         if losses or not prints:
             prints.append(Fingerprint(losses, []))
-    finally:
-        hook.remove()
-        if torch.autograd.backward is backward:
-            torch.autograd.backward = original
 
 
 def scalars_of(tensors: Any) -> list[torch.Tensor]:

@@ -11,8 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.amp.grad_scaler import GradScaler
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from nanodoc.instrument.taps import (
+    BACKWARD,
+    BEFORE_STEP,
+    OPTIMIZER_MADE,
+    SCALER_MADE,
+    SCALER_STEP,
+)
 
 
 def installed(
@@ -26,50 +32,50 @@ def installed(
     optimizer and loss scaler, `stepping` of an optimizer that is about to step, with the arguments
     of its step, `by_scaler` of one whose loss scaler is about to decide on it, `backward` of the
     tensors that a backward pass begins at."""
-    optimizer, scaler, step = torch.optim.Optimizer.__init__, GradScaler.__init__, GradScaler.step
-    original = torch.autograd.backward
-
-    def making(self: Any, *args: Any, **kwargs: Any) -> None:
-        optimizer(self, *args, **kwargs)
-        made(self)
-
-    def making_scaler(self: Any, *args: Any, **kwargs: Any) -> None:
-        scaler(self, *args, **kwargs)
-        made(self)
-
-    def scaled(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        by_scaler(optimizer)
-        return step(self, optimizer, *args, **kwargs)
-
     inside: set[int] = set()
 
-    def differentiating(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        mine = threading.get_ident()
-        if mine in inside:  # under a function mode torch calls it a second time
-            return original(tensors, *args, **kwargs)
-        backward(tensors)
-        inside.add(mine)
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            inside.discard(mine)
+    def making(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            made(self)
 
-    torch.optim.Optimizer.__init__ = making  # type: ignore[method-assign]  # put back below
-    GradScaler.__init__ = making_scaler  # type: ignore[method-assign]  # put back below
-    GradScaler.step = scaled  # type: ignore[method-assign]  # put back below
-    torch.autograd.backward = differentiating
-    hook = register_optimizer_step_pre_hook(stepping)
+        return __init__
+
+    def scaled(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            by_scaler(optimizer)
+            return original(self, optimizer, *args, **kwargs)
+
+        return step
+
+    def differentiating(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            mine = threading.get_ident()
+            if mine in inside:  # under a function mode torch calls it a second time
+                return original(tensors, *args, **kwargs)
+            backward(tensors)
+            inside.add(mine)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                inside.discard(mine)
+
+        return call
+
+    undo = [
+        OPTIMIZER_MADE.listen(making),
+        SCALER_MADE.listen(making),
+        SCALER_STEP.listen(scaled),
+        BACKWARD.listen(differentiating),
+        BEFORE_STEP.listen(stepping),
+    ]
 
     def put_back() -> None:
         nonlocal made, by_scaler, backward
         # a cache of torch's may keep a wrapper, which must not keep the script's variables alive
         made = by_scaler = backward = _nobody
-        hook.remove()
-        torch.optim.Optimizer.__init__ = optimizer  # type: ignore[method-assign]  # the original
-        GradScaler.__init__ = scaler  # type: ignore[method-assign]  # the original
-        GradScaler.step = step  # type: ignore[method-assign]  # the original
-        if torch.autograd.backward is differentiating:
-            torch.autograd.backward = original
+        while undo:
+            undo.pop()()
 
     return put_back
 

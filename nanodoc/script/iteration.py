@@ -12,6 +12,7 @@ from weakref import ref
 import torch
 
 from nanodoc import accelerator
+from nanodoc.instrument.torch_private import is_any_autocast_enabled
 from nanodoc.replay.objects import HOLDS_NOTHING, SUSPENDED, PlainState
 from nanodoc.script.loops import Loop
 from nanodoc.script.outside import Drawings, Outside, drawings_of
@@ -171,7 +172,7 @@ def _holds_data(value: Any) -> bool:
 
 
 def autocast_flags() -> AutocastFlags:
-    if not torch._C._is_any_autocast_enabled():
+    if not is_any_autocast_enabled():
         return _without_autocast()
     return tuple(
         (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))

@@ -15,30 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from nanodoc.errors import UsageError
+from nanodoc.instrument.libraries import TRAINERS
+from nanodoc.instrument.originals import SIDES, their_side
 from nanodoc.script.loops import Loops
 from nanodoc.script.marking import marked
 from nanodoc.supervise.launch import Launch
 
-# the loops of trainers, whose iterations are a training's steps
-TRAINERS = frozenset(
-    {
-        "transformers.trainer",
-        "lightning.pytorch.loops.training_epoch_loop",
-        "pytorch_lightning.loops.training_epoch_loop",
-        "ignite.engine",
-        "skorch.net",
-        "deepxde.model",
-        "pytorch_tabnet.abstract_model",
-        "pytorch_tabnet.pretraining",
-        "denoising_diffusion_pytorch.denoising_diffusion_pytorch",
-        "segmentation_models_pytorch.utils.train",
-        "pytorch_metric_learning.trainers.base_trainer",
-        *(
-            f"stable_baselines3.{name}.{name}"
-            for name in ("a2c", "ddpg", "dqn", "ppo", "sac", "td3")
-        ),
-    }
-)
 OURS = str(Path(__file__).resolve().parent.parent.parent)
 """The folder that nanodoc is imported from."""
 
@@ -60,6 +42,7 @@ class Program:
         self._spec, self._path = spec, os.path.abspath(path)
         self._argv = [os.path.abspath(path) if launch.module else path, *launch.arguments]
         self.module = types.ModuleType("__main__")
+        SIDES.bind()
 
     def run(self) -> None:
         """Runs it; raises whatever it raises."""
@@ -82,7 +65,8 @@ class Program:
             __doc__=None,
         )
         sys.modules["__main__"] = self.module
-        exec(_code(self._loops, self._source, self._path, False), vars(self.module))
+        with their_side():
+            exec(_code(self._loops, self._source, self._path, False), vars(self.module))
 
 
 def mark_below(root: str, loops: Loops) -> None:

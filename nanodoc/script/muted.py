@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.frames import caller
+from nanodoc.instrument.taps import at, listening
 from nanodoc.script.outside import StopReplay, called_by_loader
 from nanodoc.trace.files import USER, frame_kind
 
@@ -117,32 +119,25 @@ def no_new_tasks() -> Iterator[None]:
 def replaced(those: Iterable[Replaced]) -> Iterator[None]:
     """Functions and methods are others inside, in this thread."""
     mine, inside, level = threading.get_ident(), True, _aloud
-    undo: list[tuple[Any, str, Any]] = []
 
-    def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = getattr(owner, name)
-        instead = make(original)
+    def replacing(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def listener(original: Any) -> Any:
+            instead = make(original)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
-            # an event loop may keep a method, and call it later
-            quiet = inside and _aloud <= level and threading.get_ident() == mine
-            return (instead if quiet else original)(*args, **kwargs)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                # an event loop may keep a method, and call it later
+                quiet = inside and _aloud <= level and threading.get_ident() == mine
+                return (instead if quiet else original)(*args, **kwargs)
 
-        own = vars(owner).get(name)  # a class may only inherit it
-        setattr(owner, name, called)
-        undo.append((owner, name, own))
+            return called
+
+        return listener
 
     try:
-        for owner, name, make in those:
-            replace(owner, name, make)
-        yield
+        with listening(*((at(owner, name), replacing(make)) for owner, name, make in those)):
+            yield
     finally:
         inside = False
-        for owner, name, own in reversed(undo):
-            if own is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, own)
 
 
 def _silenced() -> Iterator[Replaced]:
@@ -278,14 +273,13 @@ def _ending(original: Any) -> Any:
 
 def _wakes_itself() -> bool:
     """An event loop, when an asynchronous generator that nobody needs any more is collected."""
-    called_by = {sys._getframe(2).f_code.co_name, sys._getframe(3).f_code.co_name}
-    return "_write_to_self" in called_by
+    return "_write_to_self" in (caller(1).f_code.co_name, caller(2).f_code.co_name)
 
 
 def _waiting(original: Any) -> Any:
     def called(*args: Any, **kwargs: Any) -> Any:
-        # behind the frame of `muted`
-        if frame_kind(sys._getframe(2).f_code.co_filename) == USER:
+        # behind the frame of `replaced`
+        if frame_kind(caller(1).f_code.co_filename) == USER:
             raise StopReplay("it waits for another thread")
         return original(*args, **kwargs)
 

@@ -5,12 +5,10 @@ queues give to the user's own code is kept, too; put into them is nothing while 
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import inspect
 import os
 import queue
-import sys
 import threading
 import time
 import types
@@ -23,10 +21,11 @@ from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from nanodoc.facts.asides import AsideFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument import taps
+from nanodoc.instrument.frames import caller, look_through
 from nanodoc.replay.objects import QUEUES
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.script.asides import Asides
@@ -35,6 +34,8 @@ from nanodoc.script.loops import Loops
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.bindings import prepared_otherwise_at
 from nanodoc.trace.files import USER, frame_kind
+
+look_through(__file__)
 
 _EMPTY: tuple[Any, ...] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
 _PLAIN_ITERATORS = {type(iter(container)) for container in _EMPTY}
@@ -198,41 +199,37 @@ class Outside:
 
     def install(self) -> None:
         """Puts the wrappers in place."""
-        outside, drawing = self, _BaseDataLoaderIter.__next__
-        indexing = _BaseDataLoaderIter._next_index
-        original = builtins.next
-        files = self._loops.by_file
+        self._undo += [
+            taps.LOADER_NEXT.listen(self._fetching),
+            taps.LOADER_INDEX.listen(self._indexing),
+            taps.NEXT.listen(self._drawing),
+        ]
+        self.asides.install()
+        for kind in QUEUES:
+            self._keep_what_it_gives(kind)
 
-        def batch(iterator: Any) -> Any:
-            return outside._fetched(iterator, lambda: drawing(iterator))
+    def _fetching(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda iterator: self._fetched(iterator, lambda: original(iterator))
 
+    def _indexing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def index(iterator: Any) -> Any:
-            found = indexing(iterator)
+            found = original(iterator)
             if not isinstance(iterator._dataset, IterableDataset):
                 numbers = [int(i) for i in found] if isinstance(found, (list, tuple)) else None
                 vars(iterator).setdefault("_nanodoc_indices", deque()).append(numbers)
             return found
 
+        return index
+
+    def _drawing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        files = self._loops.by_file
+
         def next_(*arguments: Any) -> Any:
-            if outside._depth or sys._getframe(1).f_code.co_filename not in files:
+            if self._depth or caller().f_code.co_filename not in files:
                 return original(*arguments)
-            return outside.draw(lambda: original(*arguments))
+            return self.draw(lambda: original(*arguments))
 
-        next_.__name__ = next_.__qualname__ = "next"
-        _BaseDataLoaderIter.__next__ = batch  # type: ignore[method-assign, assignment]  # put back in close
-        _BaseDataLoaderIter._next_index = index  # type: ignore[method-assign]  # put back in close
-        builtins.next = next_  # put back in close
-
-        def put_back() -> None:
-            _BaseDataLoaderIter.__next__ = drawing  # type: ignore[method-assign]  # the original
-            _BaseDataLoaderIter._next_index = indexing  # type: ignore[method-assign]  # the original
-            if builtins.next is next_:
-                builtins.next = original
-
-        self._undo.append(put_back)
-        self.asides.install()
-        for kind in QUEUES:
-            self._keep_what_it_gives(kind)
+        return next_
 
     def _keep_what_it_gives(self, kind: Any) -> None:
         """Of a class of queues: what they give to the files of the script. A loader's own queues
@@ -252,26 +249,23 @@ class Outside:
 
     def _wrap(self, kind: Any, name: str, instead: Callable[..., Any]) -> None:
         """`instead` of a queue's method where the script itself calls it."""
-        outside, original, files = self, vars(kind)[name], self._loops.by_file
+        files = self._loops.by_file
 
-        def called(waiting: Any, *args: Any, **kwargs: Any) -> Any:
-            if outside._depth or threading.get_ident() != outside._thread:
+        def listener(original: Callable[..., Any]) -> Callable[..., Any]:
+            def called(waiting: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._depth or threading.get_ident() != self._thread:
+                    return original(waiting, *args, **kwargs)
+                frame = caller()
+                file = frame.f_code.co_filename
+                if file in files or frame_kind(file) == USER:
+                    return instead(original, waiting, args, kwargs)
+                if self.given is not None and not called_by_loader(frame):
+                    raise StopReplay("somebody else uses a queue")
                 return original(waiting, *args, **kwargs)
-            caller = sys._getframe(1)
-            file = caller.f_code.co_filename
-            if file in files or frame_kind(file) == USER:
-                return instead(original, waiting, args, kwargs)
-            if outside.given is not None and not called_by_loader(caller):
-                raise StopReplay("somebody else uses a queue")
-            return original(waiting, *args, **kwargs)
 
-        setattr(kind, name, called)
+            return called
 
-        def put_back() -> None:
-            if vars(kind).get(name) is called:
-                setattr(kind, name, original)
-
-        self._undo.append(put_back)
+        self._undo.append(taps.at(kind, name).listen(listener))
 
     def close(self) -> None:
         """Takes the wrappers away."""

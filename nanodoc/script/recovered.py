@@ -14,8 +14,9 @@ from typing import Any
 from weakref import ref
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.taps import AFTER_STEP, listening
 from nanodoc.recipe.variables import globals_of
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.objects import PlainState
@@ -35,6 +36,8 @@ from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
 from nanodoc.script.unused_loss import graph_position, sick_loss_in
+
+look_through(__file__)
 
 
 @dataclass(slots=True)
@@ -175,13 +178,12 @@ class RecoveredStep:
                 raise StopReplay
 
         prints, self.limits.fingerprints = self.limits.fingerprints, None
-        hook = register_optimizer_step_post_hook(after)
-        try:
-            around = self.limits.around_backward
-            with contextlib.nullcontext() if prints is None else fingerprinted(prints, around):
-                yield
-        finally:
-            hook.remove()
+        around = self.limits.around_backward
+        with (
+            listening((AFTER_STEP, after)),
+            contextlib.nullcontext() if prints is None else fingerprinted(prints, around),
+        ):
+            yield
 
     def draws_unseen(self) -> str | None:
         """The name of an iterator that the body draws from otherwise than by `next` or `for`: what

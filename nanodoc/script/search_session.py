@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -14,6 +13,8 @@ from typing import Any
 import torch
 
 from nanodoc.heartbeat.answering import start_answering
+from nanodoc.instrument.frames import caller
+from nanodoc.instrument.originals import SIDES
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.script.fingerprint import Fingerprint, gradients_of
 from nanodoc.script.hooks import installed
@@ -44,13 +45,16 @@ os.register_at_fork(after_in_child=_forked)
 class _Ours:
     """As `SearchSession._ours`. No generator: it is entered several times a step."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_before", "_session")
 
     def __init__(self, session: SearchSession) -> None:
         self._session = session
+        self._before = False
 
     def __enter__(self) -> None:
         self._session._busy = True
+        SIDES.look()
+        self._before = SIDES.change(True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         session = self._session
@@ -58,6 +62,7 @@ class _Ours:
             broken = error is not None and session._breaks(error)
         finally:
             session._busy = False
+            SIDES.change(self._before)
         if error is None or broken:
             session._gone_on()
         return broken
@@ -138,6 +143,8 @@ class SearchSession:
         """As `do(*arguments)` within `_ours`, in fewer calls; True where an error of nanodoc's own
         has ended the watching."""
         self._busy = True
+        SIDES.look()
+        before = SIDES.change(True)
         try:
             done = do(*arguments)
         except BaseException as error:
@@ -146,6 +153,7 @@ class SearchSession:
             done = True
         finally:
             self._busy = False
+            SIDES.change(before)
         if self._asked_to_end:
             self._gone_on()
         return done
@@ -262,7 +270,7 @@ class SearchSession:
             return None
         self._search.made.note(optimizer)
         self._outside.trains()
-        frame, changed = sys._getframe(1), None
+        frame, changed = caller(), None
         if self.state is State.WATCHING:
             with self._ours():
                 self._stepping_while_watching(optimizer, frame, by_scaler=by_scaler)

@@ -10,6 +10,11 @@ from types import FrameType
 
 import torch
 
+from nanodoc.instrument.torch_private import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    sequence_number,
+)
 from nanodoc.script.loops import Loop
 from nanodoc.tensors.plain import local_of
 from nanodoc.trace.frame_variables import variables_of_frame
@@ -18,7 +23,7 @@ _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 _ENDING = ("exit", "_exit", "quit", "abort")
 
 
-graph_position: Callable[[], int] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+graph_position: Callable[[], int] = sequence_number
 """How many nodes of autograd this thread has made."""
 
 
@@ -38,7 +43,7 @@ def sick_loss_in(frame: FrameType, loop: Loop, since: int) -> torch.Tensor | Non
 def _is_sick(value: object, since: int) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
-    with torch.no_grad(), torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+    with torch.no_grad(), DisableTorchFunction(), DisableTorchDispatch():
         if value.grad_fn is None or value.numel() != 1 or not value.is_floating_point():
             return False
         if value.grad_fn._sequence_nr() < since:

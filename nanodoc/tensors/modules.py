@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.torch_private import privateuse1_name
 from nanodoc.tensors.nested import lies_on
 
 WEIGHING = (
@@ -113,7 +114,7 @@ def _to(module: torch.nn.Module, device: torch.device) -> None:
     PrivateUse1 kind, where torch can do that: not where something holds a weak reference to one."""
     future = torch.__future__
     before = future.get_swap_module_params_on_conversion()
-    if device.type == torch._C._get_privateuse1_backend_name() and not before:
+    if device.type == privateuse1_name() and not before:
         future.set_swap_module_params_on_conversion(True)
         try:
             module.to(device)

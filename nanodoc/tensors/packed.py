@@ -10,7 +10,8 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch._utils import _flatten_dense_tensors
+
+from nanodoc.instrument.torch_private import DisableAutocast, flatten_dense_tensors
 
 _SMALL = 1 << 12  # elements: a larger one costs what its values cost
 _PIECE = 1 << 20  # elements: so much more memory is taken on a device while it is copied
@@ -74,8 +75,8 @@ def _pieces(values: Sequence[torch.Tensor], group: list[int]) -> Iterator[Piece]
 @torch.no_grad()
 def _joined(values: Sequence[torch.Tensor], places: list[int]) -> torch.Tensor:
     """Memory of its own."""
-    with torch._C._DisableAutocast():  # which refuses to join half-precision tensors
-        joined: torch.Tensor = _flatten_dense_tensors([values[place] for place in places])
+    with DisableAutocast():  # which refuses to join half-precision tensors
+        joined: torch.Tensor = flatten_dense_tensors([values[place] for place in places])
     return joined.clone() if len(places) == 1 else joined  # else a view of the only one
 
 

@@ -7,6 +7,8 @@ import sys
 import torch
 from torch.nn.parameter import is_lazy
 
+from nanodoc.instrument.torch_private import is_functorch_wrapped
+
 _Tensor = torch.Tensor
 
 
@@ -28,7 +30,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
         or tensor.device.type == "meta"
         # below autograd, where a tracer meets them, reading one ends the process
         or tensor._is_zerotensor()
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or is_functorch_wrapped(tensor)
         or is_freed(tensor)
     )
 

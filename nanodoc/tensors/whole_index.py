@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from nanodoc.instrument.torch_private import local_shape_and_offset
 from nanodoc.tensors.plain import is_sharded, local_of
 
 
@@ -19,9 +20,7 @@ def first_nonfinite(tensor: torch.Tensor) -> tuple[int, ...] | None:
         return None
     inside = torch.unravel_index(bad[0, 0], local.shape)
     try:
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-        shape, offset = compute_local_shape_and_global_offset(
+        shape, offset = local_shape_and_offset(
             tensor.shape,
             tensor.device_mesh,  # type: ignore[attr-defined]  # of a DTensor
             tensor.placements,  # type: ignore[attr-defined]

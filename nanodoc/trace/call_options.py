@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.calls import BINARY, CLASSIFICATION
+from nanodoc.instrument.torch_private import DisableTorchFunction
 
 _MOST_CLASSES = 1_000  # whose weights are kept
 # What rules ask for, and where torch's C functions take it.
@@ -118,7 +119,7 @@ def factor_of(name: str, args: Any, *, in_place: bool) -> dict[str, float]:
         return {}
     if not in_place and not isinstance(args[1], (int, float)):
         return {}
-    with contextlib.suppress(Exception), torch.no_grad(), torch._C.DisableTorchFunction():
+    with contextlib.suppress(Exception), torch.no_grad(), DisableTorchFunction():
         size = torch.as_tensor(args[1]).detach().double().abs().flatten()
         factor = float(size[size.log().abs().argmin()])
         return {"factor": factor if name in ("mul", "rmul") else 1 / factor}

@@ -18,6 +18,9 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.call_options import (
     factor_of,
     fresh_generator,
@@ -30,6 +33,8 @@ from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, caller_of, calling_places, resolved
+
+look_through(__file__)
 
 Measure = Callable[
     [str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]
@@ -93,18 +98,19 @@ class CallLog(TorchFunctionMode):
         if made is not None:
             self._losses.append(made)
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         # a checkpoint's recompute
-        if len(self._calls) >= _MOST_CALLS or torch._C._current_autograd_node() is not None:
-            return func(*args, **kwargs)
+        if len(self._calls) >= _MOST_CALLS or current_autograd_node() is not None:
+            return call(func, *args, **kwargs)
         name = plain_name(func)
         self._note_ranges(name, args, kwargs)
         given = _given(args, kwargs)
         before = [self._argument(tensor) for tensor in given]
         written, generator = version_of(given), fresh_generator(name, kwargs)
         try:
-            out = func(*args, **kwargs)
+            out = call(func, *args, **kwargs)
         except Exception as error:
             own, caller = calling_places(2)
             place, module = caller or own, self._stack.current
@@ -167,7 +173,7 @@ class CallLog(TorchFunctionMode):
         """(the call's options, what was measured of its values); nothing where the values can't be
         read: of tensors inside of vmap, of those without memory. The methods that a tensor's class
         has of its own are not asked."""
-        with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+        with contextlib.suppress(Exception), DisableTorchFunction():
             options = options_of(func, name, args, kwargs)
             given, out, before = seen
             if self._measure is None:
@@ -332,7 +338,7 @@ def _range_of(tensor: torch.Tensor) -> dict[str, Any]:
     if not tensor.is_floating_point() or not tensor.numel():
         return {}
     try:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             values = tensor.detach()
             finite = values[torch.isfinite(values)]
             found: dict[str, Any] = {"nonfinite": values.numel() - finite.numel()}

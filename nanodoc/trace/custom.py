@@ -11,6 +11,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from nanodoc.facts.graph import CutFacts
+from nanodoc.instrument.originals import ours
 from nanodoc.trace.files import LIBRARY, SKIP, frame_kind
 from nanodoc.trace.functions import return_statement
 from nanodoc.trace.graph import StepTrace
@@ -39,7 +40,7 @@ class CustomNodes:
                 continue
             self._known.add(node)
             if isinstance(node, BackwardCFunction) and _is_the_users(node):
-                self._handles.append(node.register_hook(self._hook(node)))
+                self._handles.append(node.register_hook(ours(self._hook(node))))
                 self._patch(getattr(type(node), "_forward_cls", None))
             queue.extend(following for following, _ in node.next_functions)
 

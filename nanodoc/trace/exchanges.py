@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from nanodoc.instrument.originals import call, ours
+from nanodoc.instrument.torch_private import TorchDispatchMode
 from nanodoc.tensors.plain import is_sharded
 from nanodoc.trace.ops import describe_op, is_collective, tensors_in
 
@@ -28,6 +29,7 @@ class Exchanges(TorchDispatchMode):
         """There was an exchange, and all that this rank gave to it was finite."""
         return self._there and not self._sent_sick
 
+    @ours
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = tensors_in((*args, *(kwargs or {}).values()))
         if any(map(is_sharded, given)):
@@ -35,7 +37,7 @@ class Exchanges(TorchDispatchMode):
         if is_collective(describe_op(func)) and not func.name().endswith(_OF_RESULTS):
             self._there = True
             self._sent_sick |= not all(map(_is_finite, given))
-        return func(*args, **(kwargs or {}))
+        return call(func, *args, **(kwargs or {}))
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import is_looked_through
 
 _torch = importlib.util.find_spec("torch")  # found, not imported
 # What a frame's file means for the search of the user's line.
@@ -25,38 +26,6 @@ _TORCH = (
 _NANODOC = str(Path(__file__).resolve().parent.parent) + os.sep
 # patients stand for the user's code
 _CLINIC = os.path.join(_NANODOC, "clinic", "patients") + os.sep
-# Our wrappers around the user's calls lie between the user's frame and torch's; they are looked
-# through.
-LOOKED_THROUGH = tuple(
-    os.path.join(_NANODOC, *path)
-    for path in (
-        ("replay", "observer.py"),
-        ("replay", "telling.py"),
-        ("recipe", "build_watch.py"),
-        ("recipe", "mode_calls.py"),
-        ("examination", "retained_tensors.py"),
-        ("watchers", "train_step_calls.py"),
-        ("watchers", "clip_calls.py"),
-        ("watchers", "grad_graph.py"),
-        ("watchers", "warnings.py"),
-        ("trace", "calls.py"),
-        ("trace", "ranges.py"),
-        ("trace", "functions.py"),
-        ("measure", "frames.py"),
-        ("probing.py",),
-        ("examination", "grad_graph_fixes.py"),
-        ("examination", "leak.py"),
-        ("experiments", "call_site.py"),
-        ("experiments", "changed_input.py"),
-        ("experiments", "precision.py"),
-        ("script", "hooks.py"),
-        ("script", "outside.py"),
-        ("script", "asides.py"),
-        ("script", "batch_scales.py"),
-        ("script", "body.py"),
-        ("script", "recovered.py"),
-    )
-)
 _STDLIB = tuple(
     {os.path.abspath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")}
 )
@@ -70,7 +39,11 @@ def frame_kind(filename: str) -> int:
     or `STOP` (nanodoc)."""
     kind = _kinds.get(filename)
     if kind is None:
-        kind = _kinds[filename] = _classify(filename)
+        kind = _classify(filename)
+        if (
+            kind != STOP
+        ):  # a file of nanodoc's may still be registered as one that is looked through
+            _kinds[filename] = kind
     return kind
 
 
@@ -80,7 +53,7 @@ def _classify(filename: str) -> int:
     if filename.startswith(_NANODOC):
         if filename.startswith(_CLINIC):
             return USER
-        return SKIP if filename in LOOKED_THROUGH else STOP
+        return SKIP if is_looked_through(filename) else STOP
     if filename.startswith(_TORCH):
         return SKIP
     if f"{os.sep}site-packages{os.sep}" in filename or f"{os.sep}dist-packages{os.sep}" in filename:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import DisableTorchFunction
 from nanodoc.tensors.plain import is_sharded
 from nanodoc.trace.spans import Place
 
@@ -181,7 +182,7 @@ class FlowLog:
             return False
         assert self._now is not None
         bits = {name: bit for bit, name in enumerate(self.names)}
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for name, parameter in self._now():
                 if name in bits and not is_sharded(parameter):
                     self._impls[parameter._cdata] = (None, -1 - bits[name])

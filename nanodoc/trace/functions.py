@@ -21,12 +21,18 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.failure_kinds import KEPT_FROM_KERNEL
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.taps import INFERENCE_ENTERED, INFERENCE_LEFT
+from nanodoc.instrument.torch_private import set_grad_enabled
 from nanodoc.trace.files import line_span
 from nanodoc.trace.flow import MOST_VALUES, FlowLog, Region
 from nanodoc.trace.ops import tensors_in
 from nanodoc.trace.parsed import definition_of
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, call_of_helper, calling_places
+
+look_through(__file__)
 
 _Tensor = torch.Tensor
 _EXPORTS = {
@@ -54,7 +60,7 @@ READS_ANYTHING = ("mps",)
 read whatever is there and go on."""
 # a run on these is not ended for one: the process does not lose the device
 _RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)
-_SWITCH = torch._C._set_grad_enabled
+_SWITCH = set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
 _WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
 
@@ -79,43 +85,46 @@ class FunctionWatch(TorchFunctionMode):
         self.ranges: list[RangeFacts] = []
         """Indices and labels out of range."""
         self.failing: tuple[str, list[torch.Tensor]] | None = None
-        self._inference: tuple[Callable[..., Any], Callable[..., Any]] = (
-            torch.inference_mode.__enter__,
-            torch.inference_mode.__exit__,
-        )
+        self._undo: list[Callable[[], None]] = []
 
     def __enter__(self) -> FunctionWatch:
-        mode = torch.inference_mode
-        enter, leave = self._inference = mode.__enter__, mode.__exit__
         flow, outer = self._flow, []
 
-        def entering(context: Any) -> Any:
-            outer.append(flow.region)
-            if context.mode and flow.region < 0:
-                flow.regions.append(Region("inference_mode", opener()))
-                flow.region = len(flow.regions) - 1
-            return enter(context)
+        def entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+            def __enter__(context: Any) -> Any:
+                outer.append(flow.region)
+                if context.mode and flow.region < 0:
+                    flow.regions.append(Region("inference_mode", opener()))
+                    flow.region = len(flow.regions) - 1
+                return enter(context)
 
-        def leaving(context: Any, *exc: Any) -> Any:
-            flow.region = outer.pop() if outer else -1
-            return leave(context, *exc)
+            return __enter__
 
-        mode.__enter__, mode.__exit__ = entering, leaving  # type: ignore[method-assign]  # put back in __exit__
+        def leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
+            def __exit__(context: Any, *exc: Any) -> Any:
+                flow.region = outer.pop() if outer else -1
+                return leave(context, *exc)
+
+            return __exit__
+
+        self._undo = [INFERENCE_ENTERED.listen(entering), INFERENCE_LEFT.listen(leaving)]
         if not torch.is_grad_enabled():  # switched off before the step
             flow.region = 0
         return super().__enter__()  # type: ignore[no-any-return]  # unannotated in torch
 
     def __exit__(self, *exc: Any) -> None:
-        torch.inference_mode.__enter__, torch.inference_mode.__exit__ = self._inference  # type: ignore[method-assign]  # the originals
+        for undo in self._undo:
+            undo()
         super().__exit__(*exc)
 
+    @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         try:
             if func is _SWITCH:
                 return self._switch(func, args, kwargs)
             if func is _LIFT:
-                return func(*args, **kwargs)
+                return call(func, *args, **kwargs)
             if func in _EXPORTS:
                 return self._export(func, args, kwargs)
             if func in _IMPORTS:
@@ -125,7 +134,7 @@ class FunctionWatch(TorchFunctionMode):
                 self._check_range(name, args, kwargs)
             if name in ("requires_grad_", "__set__"):
                 return self._freeze(func, name, args, kwargs)
-            return func(*args, **kwargs)
+            return call(func, *args, **kwargs)
         except torch.OutOfMemoryError:
             # its arguments are what fills the device, and no graph's fault
             raise
@@ -150,7 +159,7 @@ class FunctionWatch(TorchFunctionMode):
 
     def _switch(self, func: Any, args: Any, kwargs: Any) -> Any:
         flow, was_on = self._flow, torch.is_grad_enabled()
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         if torch.is_grad_enabled():
             flow.region = -1
         elif flow.region < 0 and not _leaving():
@@ -160,7 +169,7 @@ class FunctionWatch(TorchFunctionMode):
 
     def _export(self, func: Any, args: Any, kwargs: Any) -> Any:
         before = self._tracer.count
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         shaken = self._shaken is not None and self._shaken == calling_places(1)[0]
         name, tensor = _EXPORTS[func], args[0]
         if name in ("item", "__float__", "__int__", "__index__", "__complex__"):
@@ -189,7 +198,7 @@ class FunctionWatch(TorchFunctionMode):
             else kwargs.get("data", kwargs.get("obj"))
         )
         nested = [] if isinstance(data, _Tensor) else nested_tensors(data)
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         if nested and isinstance(out, _Tensor):
             self._tracer.add_host(_IMPORTS[func], nested, [out])
         return out
@@ -197,7 +206,7 @@ class FunctionWatch(TorchFunctionMode):
     def _freeze(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         tensor = args[0]
         before = tensor.requires_grad
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
         if before and not tensor.requires_grad:
             producer = self._flow.producer(tensor)
             if producer is not None and producer < 0:
@@ -259,7 +268,7 @@ def _leaving() -> bool:
     frame = sys._getframe(2)
     for _ in range(6):
         if frame is None or not frame.f_code.co_filename.endswith(
-            ("grad_mode.py", "functions.py", "graph_watch.py", "_contextlib.py")
+            ("grad_mode.py", "functions.py", "graph_watch.py", "_contextlib.py", "originals.py")
         ):
             return False
         if frame.f_code.co_name == "__exit__":

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc import accelerator
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.taps import AUTOCAST_ENTERED, AUTOCAST_LEFT, listening
+from nanodoc.instrument.torch_private import TorchDispatchMode, current_autograd_node
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.examine import upcast_outputs
 from nanodoc.trace.ops import OpInfo, call_op, describe_op, outputs_of, tensors_in, written_by
@@ -158,31 +160,34 @@ class HalfLog:
     def watching(self, count: Callable[[], int]) -> Iterator[None]:
         """Around the step: notes every autocast context that is entered. `count` gives the number
         of ops so far."""
-        enter, leave = torch.autocast.__enter__, torch.autocast.__exit__
         stack: list[Region] = []
 
-        def entering(context: Any) -> Any:
-            if self._own:
+        def entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+            def __enter__(context: Any) -> Any:
+                if self._own:
+                    return enter(context)
+                own, caller = calling_places(2)
+                dtype = str(context.fast_dtype).removeprefix("torch.")
+                enabled = bool(context._enabled)
+                region = Region(caller or own, context.device, dtype, enabled, bool(stack), count())
+                stack.append(region)
+                self.regions.append(region)
                 return enter(context)
-            own, caller = calling_places(2)
-            dtype = str(context.fast_dtype).removeprefix("torch.")
-            region = Region(
-                caller or own, context.device, dtype, bool(context._enabled), bool(stack), count()
-            )
-            stack.append(region)
-            self.regions.append(region)
-            return enter(context)
 
-        def leaving(context: Any, *exc: Any) -> Any:
-            if stack and not self._own:
-                stack.pop().end = count()
-            return leave(context, *exc)
+            return __enter__
 
-        torch.autocast.__enter__, torch.autocast.__exit__ = entering, leaving  # type: ignore[method-assign]  # put back below
+        def leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
+            def __exit__(context: Any, *exc: Any) -> Any:
+                if stack and not self._own:
+                    stack.pop().end = count()
+                return leave(context, *exc)
+
+            return __exit__
+
         try:
-            yield
+            with listening((AUTOCAST_ENTERED, entering), (AUTOCAST_LEFT, leaving)):
+                yield
         finally:
-            torch.autocast.__enter__, torch.autocast.__exit__ = enter, leave  # type: ignore[method-assign]  # the originals
             for region in stack:
                 region.end = count()
 
@@ -215,9 +220,10 @@ class HalfMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in Tracer
 
+    @ours
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch._C._current_autograd_node() is not None:
+        if current_autograd_node() is not None:
             return call_op(func, args, kwargs)
         info, inputs = describe_op(func), tensors_in((*args, *kwargs.values()))
         kept = self._log.before(info, inputs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.originals import ours
 from nanodoc.trace.scripted import ScriptedLines
 from nanodoc.trace.spans import Place, calling_places
 
@@ -77,6 +78,7 @@ class ModuleStack:
             handle.remove()
         self._handles = []
 
+    @ours
     def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         stack = self._stacks.setdefault(threading.get_ident(), [])
         if self._records is not None and not stack and stack is self._home_stack:
@@ -85,6 +87,7 @@ class ModuleStack:
             self._open = (len(self._records), place) if place is not None else None
         stack.append(self._ids.get(id(module), -1))
 
+    @ours
     def _leave_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # An exception can leave inner modules on the stack: drop down to this one.
         index = self._ids.get(id(module), -1)

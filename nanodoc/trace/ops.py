@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from nanodoc.instrument.originals import call
+
 _Tensor = torch.Tensor
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d")
 _RECEIVING = ("recv_", "recv_any_source_")
@@ -141,7 +143,7 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
     Raises what the op raises.
     """
     try:
-        out = func(*args, **kwargs)
+        out = call(func, *args, **kwargs)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -149,7 +151,7 @@ def call_op(func: Any, args: Any, kwargs: Any) -> Any:
         if tensors is None:
             raise
         try:
-            out = func(*tensors, **kwargs)
+            out = call(func, *tensors, **kwargs)
         except RuntimeError:
             raise error from None  # the op's own
     return _arrived(func, out) if func.namespace in _COLLECTIVES else out

@@ -7,11 +7,7 @@ import threading
 from collections.abc import Callable, Sized
 from typing import Any
 
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-
+from nanodoc.instrument.taps import AFTER_STEP, BEFORE_STEP
 from nanodoc.trace.spans import Place, calling_places
 
 Closure = Callable[[], Any]
@@ -37,23 +33,20 @@ class OptimizerSteps:
     def __init__(self, recorded: Sized, *, places: bool) -> None:
         self._recorded = recorded
         self._places = places
-        self._handles: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
         self.inside: set[int] = set()
         """Threads that are in an optimizer's step."""
         self.calls: list[tuple[int, Place | None]] = []
         """How many ops had been recorded when a step was called, and where."""
 
     def __enter__(self) -> OptimizerSteps:
-        self._handles = [
-            register_optimizer_step_pre_hook(self._begins),
-            register_optimizer_step_post_hook(self._ended),
-        ]
+        self._undo = [BEFORE_STEP.listen(self._begins), AFTER_STEP.listen(self._ended)]
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        for undo in self._undo:
+            undo()
+        self._undo = []
 
     def _begins(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         self.inside.add(threading.get_ident())

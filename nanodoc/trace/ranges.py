@@ -8,7 +8,11 @@ from typing import Any
 import torch
 
 from nanodoc.facts.calls import RangeFacts
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.torch_private import DisableTorchFunction
 from nanodoc.trace.spans import calling_places, resolved
+
+look_through(__file__)
 
 RANGED = frozenset(
     (
@@ -33,7 +37,7 @@ def out_of_range(
     """The indices of this call that are out of range; None where all are fine, or the call can't be
     judged."""
     try:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             found = _judged(name, args, kwargs)
             if found is None:
                 return None

@@ -9,14 +9,13 @@ import textwrap
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
-import torch.autograd.graph
-
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.torch_private import engine_run_backward
 from nanodoc.trace.files import LIBRARY, SKIP, STOP, USER, frame_kind, shown_path
 from nanodoc.trace.statements import stands_behind_loop, statements_of
 
 # Frames below this one belong to the backward pass; those above it only called backward().
-ENGINE: CodeType = torch.autograd.graph._engine_run_backward.__code__
+ENGINE: CodeType | None = getattr(engine_run_backward, "__code__", None)
 
 Place = tuple[CodeType, int]
 

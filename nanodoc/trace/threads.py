@@ -19,15 +19,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.autograd.function import BackwardCFunction
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
+from nanodoc.instrument.taps import ENGINE_RUN, ENGINE_RUN_BY_BACKWARD, listening
+from nanodoc.instrument.torch_private import (
+    DisableTorchFunction,
+    TorchDispatchMode,
+    current_autograd_node,
+    pop_mode,
+    push_mode,
+    sequence_number,
+)
 from nanodoc.trace.spans import ENGINE
 
 NOWHERE = -1
 """The key of a node that no traced op is known to have made."""
 
 _MARK = "nanodoc-made-by"
-_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]  # not in its __all__
+_sequence_number: Callable[[], int] = sequence_number
 
 
 class _Unmarked(NamedTuple):
@@ -102,7 +110,7 @@ class NodeKeys:
         with self.lock:
             waiting, self.unmarked = self.unmarked, []
         left = []
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             for waiter in waiting:
                 tensor = waiter.output()
                 node = tensor.grad_fn if tensor is not None else None
@@ -130,25 +138,22 @@ def _is_nested() -> bool:
 @contextlib.contextmanager
 def backward_everywhere(mode: TorchDispatchMode) -> Iterator[None]:
     """A backward that another thread starts runs under `mode` too; modes are a thread's own."""
-    home, original = threading.get_ident(), torch.autograd.graph._engine_run_backward
+    home = threading.get_ident()
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == home or torch._C._current_autograd_node() is not None:
-            return original(*args, **kwargs)
-        _push_mode(mode)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            _pop_mode()
+    def running(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == home or current_autograd_node() is not None:
+                return original(*args, **kwargs)
+            push_mode(mode)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                pop_mode()
 
-    modules: list[Any] = [torch.autograd, torch.autograd.graph]
-    for module in modules:
-        module._engine_run_backward = run_backward
-    try:
+        return run_backward
+
+    with listening((ENGINE_RUN, running), (ENGINE_RUN_BY_BACKWARD, running)):
         yield
-    finally:
-        for module in modules:
-            module._engine_run_backward = original
 
 
 @contextlib.contextmanager

@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanodoc.facts.ops import RECEIVED
+from nanodoc.instrument.originals import ours
+from nanodoc.instrument.torch_private import (
+    DisableTorchFunction,
+    TorchDispatchMode,
+    current_autograd_node,
+)
 from nanodoc.tensors.plain import local_of, local_parts
 from nanodoc.trace.collectives import SENT_MARK, sick_when_sent
 from nanodoc.trace.examine import OpDetail, Request, examine_call
@@ -31,7 +36,6 @@ from nanodoc.trace.spans import calling_places
 from nanodoc.trace.threads import NodeKeys, backward_everywhere
 
 _ident = threading.get_ident
-_current_node: Callable[[], Any] = torch._C._current_autograd_node
 _LIFT = torch.ops.aten.lift_fresh.default  # how a tensor made of Python or NumPy values enters
 
 
@@ -154,7 +158,7 @@ class Tracer(TorchDispatchMode):
         self._flow.note(index, inputs, storages)
         own, caller = calling_places(2)
         info = OpInfo(name, writes=False, written=(), view=False, silent=True)
-        node = None if _current_node() is None else "host"
+        node = None if current_autograd_node() is None else "host"
         phase = FORWARD if node is None else BACKWARD
         key, module = self._keys.of_op(index, home=home), self._modules.current_of(ident)
         thread = 0 if home else self._keys.thread(ident)
@@ -200,6 +204,7 @@ class Tracer(TorchDispatchMode):
 
     # -- the hot path ------------------------------------------------------------------------------
 
+    @ours
     def __torch_dispatch__(  # noqa: C901, PLR0915 - the hot path: a call an op costs
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -241,7 +246,7 @@ class Tracer(TorchDispatchMode):
         stepping = bool(self._in_optimizer) and ident in self._in_optimizer
         quiet = stepping and not self._watch_optimizer  # a healthy step has hundreds of these
         place, caller = (None, None) if quiet else calling_places(2)
-        node = None if quiet else _current_node()
+        node = None if quiet else current_autograd_node()
         thread = 0 if home else keys.thread(ident)
         if node is None:
             phase, node_name, sequence = (
@@ -359,7 +364,7 @@ class Tracer(TorchDispatchMode):
         if info.name == "aten.lift_fresh.default":
             if not inputs[0].is_floating_point() or not inputs[0].is_cpu:
                 return []
-            with self.paused(), torch._C.DisableTorchFunction():
+            with self.paused(), DisableTorchFunction():
                 values = inputs[0].detach().flatten()[:MOST_VALUES].tolist()
             return flow.through_python(index, values, inputs[0].untyped_storage().data_ptr())
         return flow.through_python(index, args)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from nanodoc.examination.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
+from nanodoc.instrument.taps import AUTOCAST_ENTERED, listening
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay import telling
@@ -73,23 +74,21 @@ class AmpWatch(Watch):
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
         """Notices the first autocast context that is entered."""
-        enter = torch.autocast.__enter__
-        watch = self
 
-        def entering(context: Any) -> Any:
-            if watch._autocast is None and context._enabled:
-                watch._autocast = str(context.fast_dtype).removeprefix("torch.")
-            return enter(context)
+        def entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+            def __enter__(context: Any) -> Any:
+                if self._autocast is None and context._enabled:
+                    self._autocast = str(context.fast_dtype).removeprefix("torch.")
+                return enter(context)
 
-        torch.autocast.__enter__ = entering  # type: ignore[method-assign]  # put back below
-        try:
-            with contextlib.ExitStack() as around:
-                if self._runner.observing:
-                    around.enter_context(self.calls.installed())
-                    around.enter_context(telling.installed())
-                yield
-        finally:
-            torch.autocast.__enter__ = enter  # type: ignore[method-assign]  # the original
+            return __enter__
+
+        with contextlib.ExitStack() as around:
+            around.enter_context(listening((AUTOCAST_ENTERED, entering)))
+            if self._runner.observing:
+                around.enter_context(self.calls.installed())
+                around.enter_context(telling.installed())
+            yield
 
     # -- told by the engine ------------------------------------------------------------------------
 

@@ -4,16 +4,18 @@ through when a user's line is sought (see `trace.spans`)."""
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from nanodoc.instrument.frames import caller, look_through
+from nanodoc.instrument.torch_private import foreach_norm
 from nanodoc.trace.spans import Place
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.scaler_protocol import ScalerProtocol
 
+look_through(__file__)
 _MOST_NORMS = 512
 
 
@@ -69,12 +71,12 @@ class ClipCalls:
         its gradients with this before it clamps them; so does the norm, which only reads."""
 
         def group(lists: Any, *args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(2)  # behind the wrapper
+            frame = caller(1)  # behind the wrapper of the calls that are watched
             if frame.f_code.co_name == "clip_grad_value_" and lists and lists[0]:
                 grads, place = lists[0], self._here()
                 limit = float(frame.f_locals.get("clip_value", 0.0))
                 with torch.no_grad():
-                    norms = torch._foreach_norm(grads, float("inf"))
+                    norms = foreach_norm(grads, float("inf"))
                     largest = torch.stack(
                         [norm.float().to(grads[0].device) for norm in norms]
                     ).max()

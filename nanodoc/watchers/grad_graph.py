@@ -9,14 +9,12 @@ in places that nobody can put back.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.followed_step import FollowedStep
@@ -27,6 +25,8 @@ from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.frames import caller, look_through
+from nanodoc.instrument.taps import BEFORE_STEP, GRAD_SWITCHED, listening
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.variables import variables_of
 from nanodoc.replay.sandbox import state_preserved
@@ -38,6 +38,8 @@ from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
 from nanodoc.watchers.sample_dimension import count_samples
 from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
+
+look_through(__file__)
 
 _LATEST = 3  # the steps after the first one in which kept graphs are counted
 _FUSED = (
@@ -120,22 +122,18 @@ class GraphWatch(Watch):
         self._examiner.initial = {
             name: fingerprint(p) for name, p in self._named if not without_values(p)
         }
-        original = torch.set_grad_enabled.__init__
-        watch = self
 
-        def init(switch: Any, mode: bool) -> None:
-            original(switch, mode)
-            if not mode:
-                frame = sys._getframe(1)
-                watch._switched_off = (frame.f_code, frame.f_lasti)
+        def switching(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init(switch: Any, mode: bool) -> None:
+                original(switch, mode)
+                if not mode:
+                    frame = caller()
+                    self._switched_off = (frame.f_code, frame.f_lasti)
 
-        torch.set_grad_enabled.__init__ = init  # type: ignore[method-assign, assignment]  # put back below
-        hook = register_optimizer_step_pre_hook(self.ownership.saw_stepping)
-        try:
+            return init
+
+        with listening((GRAD_SWITCHED, switching), (BEFORE_STEP, self.ownership.saw_stepping)):
             yield
-        finally:
-            hook.remove()
-            torch.set_grad_enabled.__init__ = original  # type: ignore[method-assign]  # the original
 
     def switched_off_at(self) -> SourceSpan | None:
         """Where gradients were switched off for good, during the run or before it."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad
 
 from nanodoc.facts.ranks import LocalClip
+from nanodoc.instrument.taps import CLIP_BY_NORM, listening
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.watchers.watch import Watch
@@ -31,9 +30,10 @@ class LocalClipWatch(Watch):
         if not several_ranks():
             yield
             return
-        original = clip_grad._clip_grads_with_norm_
+        with listening((CLIP_BY_NORM, self._clipping)):
+            yield
 
-        @functools.wraps(original)
+    def _clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def clip(
             parameters: Any, max_norm: float, total_norm: torch.Tensor, *args: Any, **kwargs: Any
         ) -> Any:
@@ -46,12 +46,7 @@ class LocalClipWatch(Watch):
                     self._place, self._norm = caller or own, total_norm
             return original(parameters, max_norm, total_norm, *args, **kwargs)
 
-        clip_grad._clip_grads_with_norm_ = clip
-        try:
-            yield
-        finally:
-            if clip_grad._clip_grads_with_norm_ is clip:  # somebody else may have wrapped it since
-                clip_grad._clip_grads_with_norm_ = original
+        return clip
 
     def facts(self) -> dict[str, Any]:
         if not self._times:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.instrument.torch_private import DisableTorchFunction
 from nanodoc.tensors.plain import is_plain, local_of
 from nanodoc.trace.spans import Place
 
@@ -89,7 +90,7 @@ class NotedGradient:
         if grad is None or not (parameter.is_floating_point() and grad.numel()):
             return
         if is_plain(parameter) and is_plain(grad):
-            with torch.no_grad(), torch._C.DisableTorchFunction():
+            with torch.no_grad(), DisableTorchFunction():
                 place = int(grad.abs().argmax())
                 self.value = weakref.ref(parameter), place, float(parameter.reshape(-1)[place])
 
@@ -99,7 +100,7 @@ class NotedGradient:
         parameter = self.value[0]() if self.value is not None else None
         if self.value is None or parameter is None:
             return False
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), DisableTorchFunction():
             return float(parameter.reshape(-1)[self.value[1]]) != self.value[2]
 
 

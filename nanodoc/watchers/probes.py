@@ -12,6 +12,7 @@ import torch
 
 from nanodoc import probing
 from nanodoc.facts.ops import ProbedFacts
+from nanodoc.instrument.torch_private import DisableTorchDispatch, DisableTorchFunction
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -65,7 +66,7 @@ class ProbeWatch(Watch):
             return
         self.heard = True
         own, caller = calling_places(3)
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with DisableTorchDispatch(), DisableTorchFunction():
             values = tensor.detach()
             low, high = torch.aminmax(values.float() if values.element_size() == 1 else values)
         if len(self._calls) < _MOST:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.ranks import RankGradients
+from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.parsed import nodes_of
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -117,6 +118,7 @@ class _Calls(TorchFunctionMode):
         self.divides_loss: Place | None = None
         self.compares: Place | None = None
 
+    @of_function_mode
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -127,7 +129,7 @@ class _Calls(TorchFunctionMode):
         elif name in _COMPARES:
             own, caller = calling_places(2)
             self.compares = caller or own
-        return func(*args, **(kwargs or {}))
+        return call(func, *args, **(kwargs or {}))
 
     def is_gradient(self, value: Any) -> bool:
         """It is one that the last backward has left."""

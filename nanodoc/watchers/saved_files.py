@@ -4,15 +4,14 @@ between which collectives."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from nanodoc.facts.ranks import RankFile
+from nanodoc.instrument import taps
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.watchers.watch import Watch
@@ -41,53 +40,34 @@ class SavedFilesWatch(Watch):
         if not several_ranks():
             yield
             return
-        save, load = torch.save, torch.load
+        messages = [(taps.at(dist, name), self._hearing) for name in _MESSAGES]
+        with taps.listening((taps.SAVE, self._saving), (taps.LOAD, self._loading), *messages):
+            yield
 
-        @functools.wraps(save)
-        def saving(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+    def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             own, caller = calling_places(2)
             with self._noted(self._saved, f, caller or own):
-                return save(obj, f, *args, **kwargs)
+                return original(obj, f, *args, **kwargs)
 
-        @functools.wraps(load)
-        def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
+        return save
+
+    def _loading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(f: Any, *args: Any, **kwargs: Any) -> Any:
             own, caller = calling_places(2)
             with self._noted(self._loaded, f, caller or own):
-                return load(f, *args, **kwargs)
+                return original(f, *args, **kwargs)
 
-        torch.save, torch.load = saving, loading
-        try:
-            with self._hearing_messages():
-                yield
-        finally:
-            # somebody else may have wrapped them since
-            if torch.save is saving:
-                torch.save = save
-            if torch.load is loading:
-                torch.load = load
+        return load
 
-    @contextlib.contextmanager
-    def _hearing_messages(self) -> Iterator[None]:
+    def _hearing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Messages from rank to rank order what ranks do, and are not counted, or not on both."""
-        originals = {name: getattr(dist, name) for name in _MESSAGES}
 
-        def heard(original: Any) -> Any:
-            @functools.wraps(original)
-            def message(*args: Any, **kwargs: Any) -> Any:
-                self._point_to_point = True
-                return original(*args, **kwargs)
+        def message(*args: Any, **kwargs: Any) -> Any:
+            self._point_to_point = True
+            return original(*args, **kwargs)
 
-            return message
-
-        hearing = {name: heard(original) for name, original in originals.items()}
-        for name, message in hearing.items():
-            setattr(dist, name, message)
-        try:
-            yield
-        finally:
-            for name, original in originals.items():
-                if getattr(dist, name) is hearing[name]:
-                    setattr(dist, name, original)
+        return message
 
     @contextlib.contextmanager
     def _noted(self, known: Known, file: Any, place: Place | None) -> Iterator[None]:

@@ -7,23 +7,16 @@ the others. Frames of this file are looked through when a user's line is sought 
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import Any
 
 import torch
 import torch.autograd.graph
-import torch.nn.utils.clip_grad as clip_grad
-from torch.amp.grad_scaler import GradScaler
-from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
+from nanodoc.instrument import taps
+from nanodoc.instrument.torch_private import current_autograd_node
 from nanodoc.trace.optimizer_steps import Closure, around_closure
 from nanodoc.trace.spans import Place, calling_places
 from nanodoc.watchers.clip_calls import ClipCalls
@@ -49,8 +42,7 @@ class CallWatch:
         others are another training's, whose gradients may be written to at any time."""
         self.order = ScalerProtocol(optimizers)
         self.loop_protocol = LoopProtocol(named or [])
-        self._originals: list[tuple[Any, str, Any]] = []
-        self._hooks: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
         self._active = self._counting = False
         """A train_step of the run is being called; outside of it (a replay) the wrappers only pass
         through."""
@@ -97,7 +89,7 @@ class CallWatch:
         self.loop_protocol.begin(self._step)
         self.taken, self.left_out, self.unscaled = [], [], []
         self.before_update = self._made_at = None
-        self._only_now = not self._originals
+        self._only_now = not self._undo
         if self._only_now:
             self._install()
         self._active = True
@@ -112,60 +104,58 @@ class CallWatch:
 
     def _install(self) -> None:
         self._thread = get_ident()
-        self._wrap(GradScaler, "__init__", self._making)
-        self._wrap(GradScaler, "scale", self._scaling)
-        self._wrap(GradScaler, "get_scale", self._reading)
-        self._wrap(GradScaler, "unscale_", self._unscaling)
-        self._wrap(GradScaler, "step", self._stepping)
-        self._wrap(GradScaler, "update", self._updating)
-        self._wrap(torch.autograd, "backward", self._differentiating)
-        self._wrap(torch.optim.Optimizer, "zero_grad", self._clearing)
-        self._wrap(torch.nn.Module, "zero_grad", self._clearing_module)
         clips = ClipCalls(self.order, self.loop_protocol, _here)
-        self._wrap(clip_grad, "_clip_grads_with_norm_", clips.by_norm)
-        self._wrap(clip_grad, "_group_tensors_by_device_and_dtype", clips.by_value)
-        self._wrap(builtins, "open", self._opening)
-        self._wrap(torch, "save", self._saving)
-        self._wrap(LRScheduler, "step", self._scheduling, counted=True)
+        for tap, listener in (
+            (taps.SCALER_MADE, self._making),
+            (taps.SCALE, self._scaling),
+            (taps.GET_SCALE, self._reading),
+            (taps.UNSCALE, self._unscaling),
+            (taps.SCALER_STEP, self._stepping),
+            (taps.SCALER_UPDATE, self._updating),
+            (taps.BACKWARD, self._differentiating),
+            (taps.ZERO_GRAD, self._clearing),
+            (taps.MODULE_ZERO_GRAD, self._clearing_module),
+            (taps.CLIP_BY_NORM, clips.by_norm),
+            (taps.CLIP_GROUPS, clips.by_value),
+            (taps.OPEN, self._opening),
+            (taps.SAVE, self._saving),
+        ):
+            self._listen(tap, listener)
+        self._listen(taps.SCHEDULER_STEP, self._scheduling, counted=True)
         # a validation between two steps may leave the model in eval mode
-        self._wrap(torch.nn.Module, "train", self._changing_mode, between=True)
-        self._hooks = [
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
+        self._listen(taps.MODULE_TRAIN, self._changing_mode, between=True)
+        self._undo += [
+            taps.BEFORE_STEP.listen(self._before_optimizer),
+            taps.AFTER_STEP.listen(self._after_optimizer),
         ]
 
     def _uninstall(self) -> None:
-        for owner, name, original in reversed(self._originals):
-            setattr(owner, name, original)
-        self._originals = []
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        while self._undo:
+            self._undo.pop()()
 
-    def _wrap(
+    def _listen(
         self,
-        owner: Any,
-        name: str,
-        wrapper: Callable[[Any], Any],
+        tap: taps.Tap,
+        listener: Callable[[Any], Any],
         *,
         between: bool = False,
         counted: bool = False,
     ) -> None:
         """`between`: it is watched between the steps, too; `counted`: in steps that are watched by
         their losses alone."""
-        original = getattr(owner, name, None)
-        if original is None:
-            return
-        watched = wrapper(original)
 
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            watching = self._active or between or (counted and self._counting)
-            if not watching or self._is_elsewhere():
-                return original(*args, **kwargs)
-            return watched(*args, **kwargs)
+        def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+            watched = listener(original)
 
-        self._originals.append((owner, name, original))
-        setattr(owner, name, functools.update_wrapper(wrapped, original))
+            def called(*args: Any, **kwargs: Any) -> Any:
+                watches = self._active or between or (counted and self._counting)
+                if not watches or self._is_elsewhere():
+                    return original(*args, **kwargs)
+                return watched(*args, **kwargs)
+
+            return called
+
+        self._undo.append(tap.listen(watching))
 
     def _is_elsewhere(self) -> bool:
         return self._in_one_thread and self._thread != get_ident()
@@ -269,7 +259,7 @@ class CallWatch:
     def _differentiating(self, original: Any) -> Any:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             # inside another: activation checkpointing differentiates what it recomputed
-            if torch._C._current_autograd_node() is not None:
+            if current_autograd_node() is not None:
                 return original(tensors, *args, **kwargs)
             if isinstance(tensors, Iterator):
                 tensors = list(tensors)

@@ -7,12 +7,12 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from nanodoc.facts.loop import WarningFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.instrument.taps import SHOW_WARNING, listening
 from nanodoc.trace.spans import calling_places, resolved
 
 _MOST = 50
@@ -28,27 +28,17 @@ class WarningWatch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        original = warnings.showwarning
+        def showing(original: Callable[..., Any]) -> Callable[..., Any]:
+            def show(message: Any, category: Any, *rest: Any, **named: Any) -> None:
+                # a message may be any object; what it does must not reach the user's run
+                with contextlib.suppress(Exception):
+                    self._note(message, category)
+                original(message, category, *rest, **named)
 
-        def show(
-            message: Any,
-            category: Any,
-            filename: str,
-            lineno: int,
-            file: Any = None,
-            line: Any = None,
-        ) -> None:
-            # a message may be any object; what it does must not reach the user's run
-            with contextlib.suppress(Exception):
-                self._note(message, category)
-            original(message, category, filename, lineno, file, line)
+            return show
 
-        warnings.showwarning = show
-        try:
+        with listening((SHOW_WARNING, showing)):
             yield
-        finally:
-            if warnings.showwarning is show:  # the training code may have set its own
-                warnings.showwarning = original
 
     def _note(self, message: Any, category: Any) -> None:
         if len(self._seen) >= _MOST:

@@ -66,6 +66,10 @@ for step in range(made["max_steps"]):
         made["scheduler"].step()
 print("done", step)
 """
+REPLACING = """
+from tests.neutrality import replaced
+replaced.replace_all()
+"""
 CLOSELY = (
     *("--stats", "--log-every", "1", "--trace-steps", "2,5", "--checkpoint-every", "1"),
     "--frames",
@@ -101,7 +105,7 @@ def watched(
     assert done.returncode in (0, 1), done.stderr
     assert "nanodoc's own" not in done.stdout + done.stderr
     after = {path.name for path in folder.iterdir()}
-    assert after - before <= {"s", "watched", "__pycache__", "report.json"}
+    assert after - before <= {"s", "watched", "__pycache__", "report.json", "ours"}
     return file.read_text().splitlines(), done.stdout
 
 
@@ -123,4 +127,21 @@ def test_nothing_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = ("--output", "report.json", "--output-format", "json")
     script, out = watched(folder, *report, "loop.py", monkeypatch=monkeypatch)
     assert script == expected  # what was run again took its lines back
+    assert out == printed
+
+
+def test_nothing_changes_where_the_script_has_replaced_what_we_call(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that replaces `torch.Tensor.to` and the like gets its own functions, also in steps
+    that are run again, and nanodoc gets torch's: the random numbers that the replacements draw are
+    those of the training alone."""
+    text = LOOP.replace("ledger.written_at_exit()", f"{REPLACING}\nledger.written_at_exit()")
+    (folder / "loop.py").write_text(text)
+    monkeypatch.setenv("OURS", str(folder / "ours"))
+    expected, printed = bare(folder, monkeypatch)
+    report = ("--output", "report.json", "--output-format", "json")
+    script, out = watched(folder, *report, "loop.py", monkeypatch=monkeypatch)
+    assert (folder / "ours").read_text() == ""
+    assert script == expected
     assert out == printed
