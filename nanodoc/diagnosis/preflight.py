@@ -9,25 +9,7 @@ from collections.abc import Callable, Iterable
 from nanodoc.diagnosis.finding import OK, PROBLEM, SKIPPED, Check, Finding
 from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
-
-_LOSSES = [
-    "cross_entropy",
-    "nll_loss",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "ctc_loss",
-    "cosine_embedding_loss",
-    "triplet_margin_loss",
-    "margin_ranking_loss",
-    "hinge_embedding_loss",
-    "poisson_nll_loss",
-    "gaussian_nll_loss",
-]
+from nanodoc.vocabulary.calls import LOSSES
 
 
 def preflight(
@@ -78,22 +60,21 @@ def _batch(evidence: Evidence) -> str | None:
 
 def _ids(evidence: Evidence) -> str | None:
     shown = [
-        f"{call.module or 'embedding'}: {call.notes['id_min']:.0f}…{call.notes['id_max']:.0f} of "
-        f"{call.notes['rows']:.0f} rows"
+        f"{call.module or 'embedding'}: {lookup.ids.low:.0f}…{lookup.ids.high:.0f} of "
+        f"{lookup.rows} rows"
         for call in _calls(evidence)
-        if call.name == "embedding" and "id_max" in call.notes
+        if (lookup := call.notes.lookup) is not None and lookup.ids is not None
     ]
     return "; ".join(dict.fromkeys(shown[:4])) or None
 
 
 def _labels(evidence: Evidence) -> str | None:
     for call in _calls(evidence):
-        if call.notes.get("classes") and call.notes.get("targets"):
-            ignored = f", {call.notes['ignored']:.0f} ignored" if call.notes.get("ignored") else ""
-            return (
-                f"{call.notes['targets']:.0f} targets, {call.notes.get('classes_seen', 0):.0f} of "
-                f"{call.notes['classes']:.0f} classes seen{ignored}"
-            )
+        labels = call.notes.labels
+        if labels is not None and labels.classes and labels.targets:
+            ignored = f", {labels.ignored} ignored" if labels.ignored else ""
+            seen = labels.counts.seen if labels.counts is not None else 0
+            return f"{labels.targets} targets, {seen} of {labels.classes} classes seen{ignored}"
     return None
 
 
@@ -112,7 +93,7 @@ def _loss(evidence: Evidence) -> str | None:
         else frozenset()
     )
     for call in _calls(evidence):
-        if call.index in reaching and call.name in _LOSSES and len(call.arguments) > 1:
+        if call.index in reaching and call.name in LOSSES and len(call.arguments) > 1:
             prediction, target = call.arguments[:2]
             return f"{call.name} of {list(prediction.shape)} and {list(target.shape)}"
     return None
@@ -123,10 +104,9 @@ def _initial(evidence: Evidence) -> str | None:
         return None
     loss = f"{evidence.losses[0]:.4g}"
     for call in _calls(evidence):
-        classes = call.notes.get("classes", 0)
-        if classes > 1:
+        if (classes := call.classes) > 1:
             return (
-                f"{loss}; guessing among {classes:.0f} classes gives ln {classes:.0f} = "
+                f"{loss}; guessing among {classes} classes gives ln {classes} = "
                 f"{math.log(classes):.4g}"
             )
     return loss

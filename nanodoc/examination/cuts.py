@@ -12,23 +12,19 @@ from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.cuts import Cut, GradFlow
 from nanodoc.trace.flow import Region
-from nanodoc.trace.ops import plain_name
 from nanodoc.trace.spans import Place, resolve
+from nanodoc.vocabulary.calls import COMPARISONS
+from nanodoc.vocabulary.names import op_name
 
-_COMPARISONS = {
-    "gt",
-    "lt",
-    "ge",
-    "le",
-    "eq",
-    "ne",
+_DECISIONS = (
+    *COMPARISONS,
     "isclose",
     "logical_and",
     "logical_or",
     "logical_not",
     "bitwise_and",
     "bitwise_or",
-}
+)
 
 
 def _mask_of(members: list[Cut]) -> int:
@@ -102,7 +98,7 @@ class CutReader:
     def _is_detached(self, members: list[Cut]) -> bool:
         """By hand, where gradients are on."""
         index = members[0].index
-        name = plain_name(self._step.trace.records[index].info.name)
+        name = op_name(self._step.trace.records[index].info.name)
         return name in ("detach", "alias") and self._step.flow.grad_off[index] < 0
 
     def dead_terms(self) -> Iterator[CutFacts]:
@@ -140,7 +136,7 @@ class CutReader:
     def _kind(self, cut: Cut) -> tuple[str, Region | None]:
         """What sort of cut it is (see `CutFacts.kind`), with its region."""
         record, flow = self._step.trace.records[cut.index], self._step.flow
-        name = plain_name(record.info.name)
+        name = op_name(record.info.name)
         off = flow.grad_off[cut.index]
         if off >= 0:
             return "region", flow.regions[off]
@@ -158,7 +154,7 @@ class CutReader:
             ), None
         if name == "local_scalar_dense":
             return "item", None
-        if name in _COMPARISONS:
+        if name in _DECISIONS:
             return "comparison", None
         if name in ("to_copy", "to", "long", "int"):
             return "integer", None

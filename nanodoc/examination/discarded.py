@@ -15,21 +15,31 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.branches import RAN, Scope
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import FUNCTION, function_around, nodes_of, statements_of
+from nanodoc.vocabulary.calls import ADDITIONS, CLAMPS, FACTORS
+from nanodoc.vocabulary.names import canonical, spelled
 
 _PARAMETERS = ("parameters", "named_parameters")
 _OF_NEW_VALUES = (
-    *("clamp", "clip", "clamp_min", "clamp_max", "mul", "add", "sub", "div", "lerp", "renorm"),
-    *("addcmul", "addcdiv", "neg", "sign", "round"),
+    *CLAMPS,
+    *ADDITIONS,
+    *FACTORS,
+    "lerp",
+    "renorm",
+    "addcmul",
+    "addcdiv",
+    "neg",
+    "sign",
+    "round",
 )
 _Extent = tuple[int, int, int, int]  # line, column, end line, end column; columns from 1
 
 _OPERATORS: dict[type[ast.operator], tuple[str, ...]] = {
-    ast.Add: ("add", "radd"),
-    ast.Sub: ("sub", "rsub"),
-    ast.Mult: ("mul", "rmul"),
-    ast.Div: ("div", "truediv", "rtruediv", "rdiv"),
+    ast.Add: ("add",),
+    ast.Sub: ("sub",),
+    ast.Mult: ("mul",),
+    ast.Div: ("div", "rdiv"),
     ast.Pow: ("pow", "rpow"),
-    ast.MatMult: ("matmul", "rmatmul"),
+    ast.MatMult: ("matmul",),
 }
 
 
@@ -83,7 +93,12 @@ def _is_new_value(value: ast.expr, names: set[str]) -> bool:
         owner = owner.value
     out = any(keyword.arg in ("out", None) for keyword in value.keywords)
     named = isinstance(owner, ast.Name) and owner.id in names
-    return named and value.func.attr in _OF_NEW_VALUES and not out
+    return (
+        named
+        and value.func.attr == spelled(value.func.attr)
+        and canonical(value.func.attr) in _OF_NEW_VALUES
+        and not out
+    )
 
 
 def _is_lost(call: CallFacts, calls: StepCalls) -> bool:
@@ -106,7 +121,7 @@ def _calls_itself(node: ast.expr, name: str) -> bool:
     called = node.func.attr if isinstance(node.func, ast.Attribute) else None
     called = node.func.id if isinstance(node.func, ast.Name) else called
     out = any(keyword.arg in ("out", None) for keyword in node.keywords)
-    return (called or "").strip("_") == name and not out
+    return canonical(called or "") == name and not out
 
 
 def _writes_into_a_copy(node: ast.expr, call: CallFacts, calls: StepCalls) -> bool:

@@ -19,9 +19,9 @@ from nanodoc.trace.files import line_span
 from nanodoc.trace.named_numbers import is_reshape_to
 from nanodoc.trace.parsed import FUNCTION, nodes_of, own_nodes
 from nanodoc.trace.row_orders import in_order
+from nanodoc.vocabulary.source import MAKING_TENSORS, TRANSPOSING
 
-_MAKING = {"tensor", "LongTensor", "as_tensor", "from_numpy"}
-_TURNING = ("t", "T", "transpose", "permute", "zip", "unzip")
+_BESIDE = (*TRANSPOSING, "zip", "unzip")
 
 
 def misread_edges(batches: Iterable[Any]) -> int | None:
@@ -94,9 +94,9 @@ def _is_tensor_of(value: ast.expr, lists: set[str]) -> bool:
     """`torch.tensor(pairs)`, `torch.from_numpy(np.array(pairs))`, not turned."""
     names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
     words = names | {node.attr for node in ast.walk(value) if isinstance(node, ast.Attribute)}
-    made = isinstance(value, ast.Call) and bool(words & _MAKING)
+    made = isinstance(value, ast.Call) and bool(words & {*MAKING_TENSORS})
     plain = not any(isinstance(node, (ast.comprehension, ast.keyword)) for node in _nodes(value))
-    return made and bool(names & lists) and not words & {*_TURNING} and plain
+    return made and bool(names & lists) and not words & {*_BESIDE} and plain
 
 
 def _are_pairs(value: ast.expr) -> bool:
@@ -106,9 +106,9 @@ def _are_pairs(value: ast.expr) -> bool:
         for node in ast.walk(value)
         if isinstance(node, (ast.Attribute, ast.Name))
     }
-    tensor = isinstance(value, ast.Call) and bool(words & {"tensor", "LongTensor", "as_tensor"})
+    tensor = isinstance(value, ast.Call) and bool(words & {*MAKING_TENSORS})
     plain = not any(isinstance(node, (ast.comprehension, ast.keyword)) for node in _nodes(value))
-    return tensor and "edges" in words and not words & {*_TURNING} and plain
+    return tensor and "edges" in words and not words & {*_BESIDE} and plain
 
 
 def _nodes(value: ast.expr) -> list[ast.AST]:

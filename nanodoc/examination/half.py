@@ -14,14 +14,15 @@ from nanodoc.facts.amp import AutocastRegion, Flushed, Headroom
 from nanodoc.replay.traced_replay import GRADIENT_MARK
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.half import HalfLog, HalfOp
-from nanodoc.trace.ops import plain_name
 from nanodoc.trace.spans import Place, resolved
+from nanodoc.vocabulary.calls import CLAMPS, FACTORS
+from nanodoc.vocabulary.names import op_name
 
 # ops between the half-precision op and the parameter's gradient: casts, views, the unscaling
 _BEHIND = 16
 _UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
-_CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "clip", "nan_to_num", "sign")
-_FACTORS = ("mul", "div", "copy", "multiply", "divide")
+_BOUNDED = (*CLAMPS, "hardtanh", "nan_to_num", "sign")
+_RESCALED = (*FACTORS, "copy")
 _MOST = 64
 
 
@@ -175,8 +176,8 @@ def _clips(trace: StepTrace) -> Iterator[Place]:
             and record.phase == "forward"
             and record.place is not None
         ):
-            name = plain_name(record.info.name)
-            if name in _CLAMPS or (name in _FACTORS and _depends(trace, index, logs, readers)):
+            name = op_name(record.info.name)
+            if name in _BOUNDED or (name in _RESCALED and _depends(trace, index, logs, readers)):
                 waiting.append((record.caller or record.place, touched))
 
 

@@ -13,14 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.examination.running import ran_statements, states_in
-from nanodoc.facts.calls import (
-    BINARY,
-    CLASSIFICATION,
-    REGRESSION,
-    ArgumentFacts,
-    CallFacts,
-    StepCalls,
-)
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.inspection import LabelFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.recipe.recipe import Recipe
@@ -29,21 +22,22 @@ from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import keys_written_at, reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
 from nanodoc.trace.unread import remembered_steps, swapped_ends, unread_fields, unread_names
+from nanodoc.vocabulary.calls import BINARY, CLASSIFICATION, REGRESSION, TAKES
 
-_LOSSES = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
+_WITH_TARGETS = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
 _ENDS = re.compile(r"(?i)\w*(done|terminal|terminated|termination)s?(_\w+)?")
 _MAKES_LABELS = re.compile("LanguageModeling|CompletionOnly")  # collators of transformers and TRL
 _SHIFTING = re.compile(r"For(CausalLM|ConditionalGeneration)$|LMHeadModel$")
-_TAKING = ("getitem", "narrow", "roll", "index_select", "gather", "select", "slice")
+_TAKING = (*TAKES, "roll")
 
 
 def labels_at(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
     """Of what the first loss compares with; None where the source does not tell."""
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        if call.name in _LOSSES and call.index in reaching and len(call.arguments) > 1:
+        if call.name in _WITH_TARGETS and call.index in reaching and len(call.arguments) > 1:
             with contextlib.suppress(Exception):  # functions and objects of any kind
                 return _in_the_step(calls, call) or _made_at(
                     recipe, calls.origin(call.arguments[1])
@@ -155,7 +149,7 @@ def swapped_flags(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:
 
 def remembered_at(calls: StepCalls) -> SourceSpan | None:
     """The only line that gives a memory the states before and behind a step of an environment."""
-    if not any("read" in call.notes for call in calls.calls):
+    if not any(call.notes.read is not None for call in calls.calls):
         return None
     files = user_files(call.called_from or call.location for call in calls.calls)
     found = [line for file in files for line in remembered_steps(file)]
@@ -164,7 +158,7 @@ def remembered_at(calls: StepCalls) -> SourceSpan | None:
 
 def edges_at(calls: StepCalls, *, misread: bool) -> SourceSpan | None:
     """Where a list of pairs is reshaped to two rows, in the files of a step with misread edges."""
-    if not misread and not any("misread_edges" in call.notes for call in calls.calls):
+    if not misread and not any(call.notes.misread_edges is not None for call in calls.calls):
         return None
     places = [call.called_from or call.location for call in calls.calls]
     return reshaped_at(user_files(places), 2)
@@ -199,7 +193,7 @@ def criterion_at(calls: StepCalls) -> SourceSpan | None:
     """Where the user makes the object of a library whose method computes the loss; None where the
     loss is computed by the user's own code or torch, or the user's files make several of them."""
     reaching = calls.reaching_the_loss()
-    known = [call for call in calls.calls if call.name in _LOSSES and call.index in reaching]
+    known = [call for call in calls.calls if call.name in _WITH_TARGETS and call.index in reaching]
     # what a trainer divides or scales is a loss already
     for call in known or [calls.calls[index] for index in calls.losses]:
         place = call.location
@@ -306,10 +300,12 @@ def class_labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFa
     ]
     samples = sum(batch_size(batch) or 0 for batch in batches)
     rows = sum(call.arguments[1].shape[0] for call in losses if _has_rows(call))
-    if not losses or not samples or any("classes_seen" not in call.notes for call in losses):
+    labels = (call.notes.labels for call in losses)
+    counts = [known.counts for known in labels if known is not None and known.counts is not None]
+    if not losses or not samples or len(counts) < len(losses):
         return None
-    classes = {int(call.notes["top_class"]) for call in losses}
-    mixed = len(classes) > 1 or any(call.notes["classes_seen"] > 1 for call in losses)
+    classes = {count.top for count in counts}
+    mixed = len(classes) > 1 or any(count.seen > 1 for count in counts)
     return LabelFacts(
         step=step,
         samples=min(samples, rows) if rows else samples,

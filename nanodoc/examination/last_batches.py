@@ -44,12 +44,7 @@ from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.shuffled_apart import shuffled_apart
 from nanodoc.examination.still_networks import FirstWeights, held_by
 from nanodoc.examination.wanted_pairs import away, pairs_of
-from nanodoc.facts.calls import (
-    DROPOUTS,
-    CallFacts,
-    StepCalls,
-    is_attention,
-)
+from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.inspection import (
     InspectionFacts,
     LabelFacts,
@@ -59,7 +54,7 @@ from nanodoc.facts.inspection import (
 )
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
-from nanodoc.measure.values import SQUASHERS, Units, ValueProbe
+from nanodoc.measure.values import Units, ValueProbe
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -69,6 +64,7 @@ from nanodoc.replay.traced_replay import leaves_of
 from nanodoc.tensors.nested import batches_among, graphs_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
+from nanodoc.vocabulary.calls import DROPOUTS, SQUASHERS
 
 _MOST_BATCHES = 4
 _SECONDS = 5.0  # after which no further batch is looked at
@@ -353,8 +349,8 @@ def _units(calls: StepCalls, probe: ValueProbe) -> list[UnitFacts]:
     direct = _straight_to_the_loss(calls)
     places: dict[tuple[Any, ...], list[tuple[CallFacts, Units]]] = {}
     for call in calls.calls:
-        number = call.notes.get("activation")
-        units = probe.units.get((call.name, int(number))) if number is not None else None
+        number = call.notes.activation
+        units = probe.units.get((call.name, number)) if number is not None else None
         if units is not None and units.alive is not None:
             places.setdefault(
                 (call.name, call.module, call.location, units.alive.numel()), []

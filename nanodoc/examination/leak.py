@@ -32,6 +32,7 @@ from nanodoc.tensors.plain import is_freed, local_of
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import ATTENTION, RECURRENT, RESHAPING, SOFTMAXES
 
 look_through(__file__)
 
@@ -39,15 +40,9 @@ SAMPLE = 0  # the first: a recurrence over the batch carries its change to every
 # of a row's norm; float32 rows that nobody touched differ by about 1e-7 at the most
 _TOLERANCE = 1e-5
 _MOST_ELEMENTS = 1 << 26
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
-_ATTENTION = {
-    "multi_head_attention_forward",
-    "scaled_dot_product_attention",
-    "_transformer_encoder_layer_fwd",
-    "_native_multi_head_attention",
-}
-_SOFTMAX = {"softmax", "log_softmax", "softmin"}
-_RESHAPE = {"view", "reshape", "unflatten", "flatten", "resize", "view_as", "reshape_as"}
+_ATTENTION = (*ATTENTION, "_transformer_encoder_layer_fwd", "_native_multi_head_attention")
+_SOFTMAX = (*SOFTMAXES, "softmin")
+_RESHAPE = (*RESHAPING, "resize")
 
 UNCHANGED, CONFINED, PAIRWISE, MIXED, UNKNOWN = (
     "unchanged",
@@ -157,7 +152,7 @@ def _facts(
     own, caller = called.place
     name = called.name
     kinds = {
-        "recurrent": _RECURRENT,
+        "recurrent": RECURRENT,
         "attention": _ATTENTION,
         "softmax": _SOFTMAX,
         "reshape": _RESHAPE,

@@ -9,14 +9,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.examination.sequence_look import Lookup, lookups_of, positions_of
-from nanodoc.facts.calls import ATTENTION, BINARY, CLASSIFICATION, RESHAPING, WEIGHING
 from nanodoc.facts.inspection import MixingFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import current_autograd_node
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import ATTENTION, BINARY, CLASSIFICATION, MATRIX_PRODUCTS, RESHAPING
 
-_LOSSES = (*CLASSIFICATION, BINARY, "gather")
+_OF_TOKENS = (*CLASSIFICATION, BINARY, "gather")
 _MOST_CALLS = 400
 _SECONDS = 5.0
 _LEAKS = 1e-4
@@ -50,7 +50,7 @@ class LeakingOp(TorchFunctionMode):
             return out
         if name == "embedding":
             self._lookups += lookups_of(args, kwargs, out)
-        elif name in _LOSSES:
+        elif name in _OF_TOKENS:
             self._over = True
             with torch.enable_grad():
                 self._find()
@@ -80,7 +80,7 @@ class LeakingOp(TorchFunctionMode):
                 lines = frozenset(resolved(one) for one in clean)
                 self.found = MixingFacts(name=name, at=resolved(place), clean=lines)
                 return
-            if name in (*ATTENTION, *WEIGHING):
+            if name in (*ATTENTION, *MATRIX_PRODUCTS):
                 clean.add(place)
             strangers = strangers or others
 

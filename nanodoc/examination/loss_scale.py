@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import LossScale
 from nanodoc.instrument.originals import call, of_function_mode
@@ -21,13 +20,18 @@ from nanodoc.trace.files import LIBRARY, USER, absolute, frame_kind, line_span
 from nanodoc.trace.parsed import function_around, nodes_of
 from nanodoc.trace.returned import lines_calling
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import (
+    BINARIES,
+    CASTS,
+    CLASSIFICATION,
+    COPIES,
+    FACTORS,
+    REGRESSION,
+    RESHAPING,
+)
 
-_LOSSES = (*CLASSIFICATION, *REGRESSION, BINARY, "binary_cross_entropy", "kl_div")
-_SUMS = frozenset((*_LOSSES, "sum"))
-_TIMES = frozenset(("mul", "rmul", "imul"))
-_OVER = frozenset(("div", "truediv", "itruediv"))
-_TERMS = frozenset(("add", "radd", "iadd"))
-_SAME = frozenset(("neg", "view", "reshape", "squeeze", "to", "float", "double", "clone"))
+_SUMMING = (*CLASSIFICATION, *REGRESSION, *BINARIES, "kl_div", "sum")
+_PROPORTIONAL = frozenset((*RESHAPING, *CASTS, *COPIES, "neg", "squeeze"))
 _FEWEST = 4.0
 """Times the mean: rates that are too high by less are no matter of the sum."""
 
@@ -67,9 +71,9 @@ class LossScaleLook(TorchFunctionMode):
         if not isinstance(first, torch.Tensor):
             return None
         known = self._marks.get(id(first))
-        if name in _TERMS:
+        if name == "add":
             return self._of_terms(args)
-        if name in _SUMS and first.dim():
+        if name in _SUMMING and first.dim():
             summed = name == "sum" or options_of(func, name, args, kwargs).get("reduction") == "sum"
             if not summed:
                 return _MEAN
@@ -81,13 +85,13 @@ class LossScaleLook(TorchFunctionMode):
         if known is None:
             return None
         _, (factor, how, place, kind) = known
-        if name in _SAME:
+        if name in _PROPORTIONAL:
             return known[1]
         number = _number(args[1]) if len(args) > 1 else None
-        if number is None or name not in _TIMES | _OVER:
+        if number is None or name not in FACTORS:
             return None
-        changed = factor * number if name in _TIMES else factor / number
-        if name in _TIMES and number >= _FEWEST and factor < _FEWEST:
+        changed = factor * number if name == "mul" else factor / number
+        if name == "mul" and number >= _FEWEST and factor < _FEWEST:
             own, caller = calling_places(3)
             return changed, "product", caller or own, ""
         return changed, how, place, kind

@@ -8,13 +8,12 @@ import inspect
 
 import torch
 
-from nanodoc.facts.calls import ATTENTION, ArgumentFacts, CallFacts, StepCalls, is_attention
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls, is_attention
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import function_around, nodes_of
+from nanodoc.vocabulary.calls import ATTENTION, MASK_MAKERS, SCORE_MASKING
 
-_MAKING = ("tril", "triu", "ones", "zeros", "full", "ge", "gt", "le", "lt", "logical_not", "invert")
-_MASKING = ("masked_fill", "where", "add", "sub")
 _BUFFER = "buffer:"
 
 
@@ -44,7 +43,7 @@ def _masks(calls: StepCalls, attention: CallFacts) -> list[ArgumentFacts]:
             made = calls.maker(argument)
             if made is None or not made.arguments:
                 break
-            if made.name in _MASKING:
+            if made.name in SCORE_MASKING:
                 given += made.arguments
             argument = next((a for a in made.arguments if a.requires_grad), made.arguments[0])
     return [a for a in given if not a.requires_grad and len(a.shape) > 1]
@@ -58,7 +57,7 @@ def _made_at(
     behind, leaves = calls.behind(argument)
     made = [calls.calls[index] for index in sorted(behind)]
     shaped = [call for call in made if call.name in ("tril", "triu")]
-    own = [call for call in shaped or made if call.name in _MAKING and not call.called_from]
+    own = [call for call in shaped or made if call.name in MASK_MAKERS and not call.called_from]
     kept = [leaf for a in leaves if (leaf := a.leaf) is not None and leaf.startswith(_BUFFER)]
     if kept and not shaped:
         return _kept_at(model, kept[0].removeprefix(_BUFFER))

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import BINARIES, StepCalls
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.inspection import SwappedPairs
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import BINARIES, JOINS
 
-_JOINING = ("cat", "concat", "concatenate", "hstack")
 _ENDS = 2  # rows of a list of pairs: from and to
 _FEWEST = 16  # pairs, and edges
 _MOST = 32  # lists that are kept
@@ -54,7 +54,7 @@ class PairLabels(TorchFunctionMode):
             _, place = self._made.get(id(args[1]), (None, None))
             self._labels.append((args[1].detach(), place))
         out = call(func, *args, **(kwargs or {}))
-        if name in _JOINING and isinstance(out, torch.Tensor) and out.dim() == 1:
+        if name in JOINS and isinstance(out, torch.Tensor) and out.dim() == 1:
             own, caller = calling_places(2)
             self._made[id(out)] = out, caller or own
         return out

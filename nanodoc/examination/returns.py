@@ -26,7 +26,6 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.examination.discounted import REVERSED, SO_FAR, TO_GO, Order, order_of
 from nanodoc.examination.summing_loop import asked_backwards, summing_loops
-from nanodoc.facts.calls import REGRESSION
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.originals import call, of_function_mode
@@ -35,13 +34,13 @@ from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import variables_of_frame
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import REGRESSION, RESHAPING
 
 _FEWEST, _MOST = 8, 2_000  # actions of an episode
 _MOST_FRAMES = 6
 _MOST_LISTS = 8
 _MOST_LOSSES = 2  # of a step: a rollout is learnt from many times
-_SAME_WEIGHT = ("neg", "squeeze", "unsqueeze", "getitem", "sum", "view", "reshape", "stack", "cat")
-_PRODUCTS = ("mul", "rmul")
+_SAME_WEIGHT = (*RESHAPING, "neg", "squeeze", "unsqueeze", "getitem", "sum", "stack", "cat")
 
 
 class ReturnsLook(TorchFunctionMode):
@@ -110,7 +109,7 @@ class ReturnsLook(TorchFunctionMode):
             # those of single steps come in any order
             if _FEWEST <= args[1].numel() <= _MOST:
                 self._targets = _plain(args[1])
-        elif name in (*_SAME_WEIGHT, *_PRODUCTS) and self._are_weightless(args):
+        elif name in (*_SAME_WEIGHT, "mul") and self._are_weightless(args):
             if name in _SAME_WEIGHT or any(_is_for_all(arg) for arg in args):
                 self._weightless[id(out)] = out
             elif self._weighted_at is None:

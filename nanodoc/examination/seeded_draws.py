@@ -18,7 +18,7 @@ Seeds = dict[tuple[SourceSpan | None, str], float]
 
 def seeds_of(calls: StepCalls) -> Seeds:
     """Those of a step."""
-    return {(c.site, c.name): c.notes["seeded"] for c in calls.calls if "seeded" in c.notes}
+    return {(c.site, c.name): c.notes.seed for c in calls.calls if c.notes.seed is not None}
 
 
 def redrawn(calls: StepCalls, others: Sequence[Seeds]) -> tuple[int, ...]:

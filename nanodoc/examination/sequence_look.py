@@ -17,13 +17,13 @@ from torch.overrides import TorchFunctionMode
 from nanodoc.examination.end_label import asked_prompts, attention_masks, labels_beside, unasked_end
 from nanodoc.examination.end_read import Recurrence, read_at_end
 from nanodoc.examination.padding_read import padding_facts
-from nanodoc.facts.calls import CLASSIFICATION, RECURRENT
 from nanodoc.facts.inspection import PaddingFacts, SequenceFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import current_autograd_node
 from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import CLASSIFICATION, RECURRENT
 
 _SHORTEST = 4
 """Positions of a sequence."""
@@ -41,7 +41,7 @@ _TOLD = (0, 1, 2, -1)
 _LEAKS = 1e-4
 """Times the largest gradient of the positions that may be read."""
 _MOST_LOOKUPS = 8
-_LOSSES = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
+_OF_POSITIONS = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
 _MOST_ELEMENTS = 50_000_000
 _GIVEN_LABELS = ("['labels']", ".labels")
 """Ends of the name of the part of the batch that models of transformers take."""
@@ -99,7 +99,7 @@ class SequenceLook(TorchFunctionMode):
             known = (look.ids for look in self._lookups if not look.time_first)
             shapes = {(ids.shape[0], ids.shape[1]) for ids in known}
             self._recurrence = Recurrence.of(out, shapes)
-        elif name in _LOSSES and self.facts is None and self.padding is None:
+        elif name in _OF_POSITIONS and self.facts is None and self.padding is None:
             own, caller = calling_places(2)
             scores = kwargs.get("input", args[0] if args else None)
             labels = kwargs.get("target", args[1] if len(args) > 1 else None)

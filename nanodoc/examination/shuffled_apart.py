@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from nanodoc.examination.running import ran_statements, running_scopes, scope_of
-from nanodoc.facts.calls import BINARY, CLASSIFICATION, REGRESSION, ArgumentFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import ShuffledApart
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.data_loader import loader_of
@@ -19,6 +19,7 @@ from nanodoc.trace.made_in import Scopes
 from nanodoc.trace.parsed import FUNCTION, nodes_of
 from nanodoc.trace.row_orders import Orders, Pair, follow, in_order
 from nanodoc.trace.row_pairs import method_of, pairs, taken_together
+from nanodoc.vocabulary.calls import BINARY, CLASSIFICATION, REGRESSION
 
 _INPUTS = "data"
 _LABELS = ("targets", "labels")  # as torchvision calls them

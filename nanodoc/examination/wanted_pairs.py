@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import os
 
-from nanodoc.facts.calls import CLASSIFICATION, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.inspection import PairFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.repeating import lines_repeating
+from nanodoc.vocabulary.calls import CLASSIFICATION
 
 
 def pairs_of(calls: StepCalls) -> PairFacts | None:
     """Of the loss, or of the comparison of its labels with each other; None where nothing pairs."""
     reaching = calls.reaching_the_loss()
-    told = [c for c in calls.calls if "pairs_wanted" in c.notes]
-    call = next((c for c in told if c.index in reaching or "pairing" in c.notes), None)
-    if call is None:
-        return None
-    loss = call.name in CLASSIFICATION
-    asked = call if loss else next(c for c in calls.calls if "pairing" in c.notes)
-    return PairFacts(
-        call=asked.index,
-        samples=call.shape[0] if not loss else call.arguments[0].shape[0],
-        wanted=call.notes["pairs_wanted"],
-        in_halves=call.notes["pairs_in_halves"],
-        side_by_side=call.notes["pairs_side_by_side"],
-        same=bool(call.notes.get("pairs_same")),
-        repeated_at=_repeated_at(call) if call.notes.get("pairs_same") else None,
-    )
+    for call in calls.calls:
+        pairs = call.notes.pairs
+        if pairs is None or not (call.index in reaching or call.notes.paired_by_labels):
+            continue
+        loss = call.name in CLASSIFICATION
+        asked = call if loss else next(c for c in calls.calls if c.notes.paired_by_labels)
+        return PairFacts(
+            call=asked.index,
+            samples=call.shape[0] if not loss else call.arguments[0].shape[0],
+            wanted=pairs.wanted,
+            in_halves=pairs.in_halves,
+            side_by_side=pairs.side_by_side,
+            same=pairs.same,
+            repeated_at=_repeated_at(call) if pairs.same else None,
+        )
+    return None
 
 
 def _repeated_at(call: CallFacts) -> SourceSpan | None:

@@ -20,25 +20,13 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.spans import Place, calling_places, resolve
+from nanodoc.vocabulary.calls import CLASSIFICATION, MEANS, SOFTMAXES, VARIANCES
+from nanodoc.vocabulary.names import canonical
+from nanodoc.vocabulary.ops import FUNCTIONS_OF
 
 look_through(__file__)
 
 _HALF = (torch.float16, torch.bfloat16)
-_SPELLINGS = {
-    "div": ("div", "truediv", "true_divide", "divide"),
-    "reciprocal": ("reciprocal", "rtruediv", "rdiv"),
-    "pow": ("pow", "rpow"),
-    "linalg_vector_norm": ("norm", "vector_norm", "linalg_vector_norm", "linalg_norm"),
-    "norm": ("norm", "vector_norm", "linalg_vector_norm"),
-    "linalg_eigh": ("linalg_eigh", "eigh", "linalg_eigvalsh", "eigvalsh"),
-    "linalg_svd": ("linalg_svd", "svd", "linalg_svdvals", "svdvals"),
-    "linalg_inv_ex": ("linalg_inv", "inv", "inverse", "linalg_inv_ex"),
-    "linalg_cholesky_ex": ("linalg_cholesky", "cholesky", "linalg_cholesky_ex"),
-    "linalg_solve_ex": ("linalg_solve", "solve"),
-    "nll_loss_forward": ("cross_entropy", "nll_loss"),
-    "cdist_forward": ("cdist",),
-    "xlogy": ("xlogy", "special_xlogy"),
-}
 
 
 class Applied:
@@ -129,13 +117,13 @@ def argument_at(
     """One argument of the call of `op` at exactly this place becomes what `template` (such as
     "{x}.clamp_min(1e-12)") makes of it. Raises ValueError for a template that is no such
     expression."""
-    guard = function_of(template)
+    guard, op = function_of(template), canonical(op)
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         name = operator_of(func)
-        if name not in _SPELLINGS.get(op, (op,)) and not name.endswith("_" + op):
+        if name not in FUNCTIONS_OF.get(op, (op,)) and not name.endswith("_" + op):
             return call(func, *args, **kwargs)
-        at = 0 if name in ("rtruediv", "rdiv") else position  # 1 / x arrives as x.__rdiv__(1)
+        at = 0 if name == "rdiv" else position  # 1 / x arrives as x.__rdiv__(1)
         if at < len(args) and isinstance(args[at], torch.Tensor):
             applied.yes = True
             args = (*args[:at], guard(args[at]), *args[at + 1 :])
@@ -157,7 +145,7 @@ def keyword_at(where: SourceSpan, op: str, name: str, value: Any, applied: Appli
     """The call of `op` at exactly this place gets `name=value`."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if op not in operator_of(func):
+        if canonical(op) not in operator_of(func):
             return call(func, *args, **kwargs)
         applied.yes = True
         if _has_signature(func):  # given by position, the keyword must take its place
@@ -177,7 +165,7 @@ def identity_at(where: SourceSpan, op: str, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         value = args[0] if args else kwargs.get("input")
-        if operator_of(func) != op or not isinstance(value, torch.Tensor):
+        if operator_of(func) != canonical(op) or not isinstance(value, torch.Tensor):
             return call(func, *args, **kwargs)
         applied.yes = True
         return value
@@ -259,7 +247,7 @@ def kept_mean_at(where: SourceSpan, applied: Applied) -> Patch:
     """A cross entropy at this place that averages over no target gives the sum, which is 0."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if operator_of(func) not in ("cross_entropy", "nll_loss"):
+        if operator_of(func) not in CLASSIFICATION:
             return call(func, *args, **kwargs)
         out = call(func, *args, **kwargs)
         bad = isinstance(out, torch.Tensor) and out.dim() == 0 and bool(torch.isnan(out))
@@ -280,7 +268,7 @@ def empty_mean_at(where: SourceSpan, applied: Applied) -> Patch:
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor) and args[0].numel() == 0):
             return call(func, *args, **kwargs)
-        if operator_of(func) in ("mean", "nanmean"):
+        if operator_of(func) in MEANS:
             applied.yes = True
             return args[0].sum(*args[1:], **kwargs)
         if _has_signature(func) and "reduction" in inspect.signature(func).parameters:
@@ -309,7 +297,7 @@ def unmasked_at(where: SourceSpan, applied: Applied) -> Patch:
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         name = operator_of(func)
-        if name in ("softmax", "log_softmax", "logsumexp") and args:
+        if name in (*SOFTMAXES, "logsumexp") and args:
             return func(rows(args[0], true_masks=False), *args[1:], **kwargs)
         if name == "scaled_dot_product_attention":
             args = tuple(rows(a, true_masks=False) if i == 3 else a for i, a in enumerate(args))
@@ -337,7 +325,7 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
     """A std or var at this place that would divide by zero is the biased one."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if operator_of(func) not in ("std", "var", "std_mean", "var_mean"):
+        if operator_of(func) not in VARIANCES:
             return call(func, *args, **kwargs)
         biased = {
             key: value for key, value in kwargs.items() if key not in ("unbiased", "correction")
@@ -360,7 +348,7 @@ def lone_statistics_at(where: SourceSpan, applied: Applied) -> Patch:
 
 def operator_of(func: Any) -> str:
     """`Tensor.__pow__`, `torch.pow` and `Tensor.pow_` as `pow`."""
-    return str(getattr(func, "__name__", "")).strip("_")
+    return canonical(str(getattr(func, "__name__", "")))
 
 
 def raised(value: Any) -> Any:

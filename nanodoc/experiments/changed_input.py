@@ -12,6 +12,7 @@ from nanodoc.experiments.call_site import Applied, AtCall, Patch, operator_of
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call
+from nanodoc.vocabulary.names import canonical
 
 look_through(__file__)
 
@@ -21,7 +22,7 @@ def input_changed(remedy: ChangeInput, where: SourceSpan, applied: Applied) -> P
     A change that would lose something of the values is not made."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if operator_of(func) != remedy.op:
+        if operator_of(func) != canonical(remedy.op):
             return call(func, *args, **kwargs)
         try:
             return call(func, *args, **kwargs)

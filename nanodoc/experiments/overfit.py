@@ -19,43 +19,14 @@ from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
+from nanodoc.vocabulary.calls import LAYERS, SUPERVISED
 
 _STEPS = 60
 _LAST = 3
 _LITTLE = 0.9
 _FASTER = (10.0, 100.0)
-_TAKES = frozenset(
-    [
-        "linear",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "embedding",
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-        "matmul",
-        "multi_head_attention_forward",
-    ]
-)
-_COMPARES = frozenset(
-    [
-        "cross_entropy",
-        "nll_loss",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "binary_cross_entropy",
-        "binary_cross_entropy_with_logits",
-        "sub",
-        "eq",
-        "gather",
-        "ctc_loss",
-        "kl_div",
-    ]
-)
+_TAKES = frozenset((*LAYERS, "multi_head_attention_forward"))
+_COMPARES = frozenset((*SUPERVISED, "sub", "eq", "gather"))
 
 
 class Overfit:

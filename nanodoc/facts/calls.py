@@ -7,46 +7,42 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nanodoc.facts.notes import NOTHING, CallNotes
 from nanodoc.facts.source import SourceSpan
+from nanodoc.vocabulary.calls import (
+    ADDITIONS,
+    ATTENTION,
+    CASTS,
+    CLAMPS,
+    COPIES,
+    DROPOUTS,
+    EXPANSIONS,
+    FACTORS,
+    JOINS,
+    MASKING,
+    POWERS,
+    RESHAPING,
+    SQUASHERS,
+    TAKES,
+)
 
 # Their outputs hold the values of their first input, arranged otherwise.
 _SAME_VALUES = frozenset(
     (
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
+        *COPIES,
+        *CASTS,
+        *JOINS,
+        *TAKES,
+        *EXPANSIONS,
+        *RESHAPING,
+        *DROPOUTS,
+        *CLAMPS,
         "long",
-        "half",
-        "bfloat16",
-        "type",
         "cpu",
         "cuda",
-        "cat",
-        "concat",
-        "stack",
-        "hstack",
-        "vstack",
         "repeat",
         "repeat_interleave",
-        "index_select",
-        "getitem",
-        "masked_select",
-        "gather",
-        "take_along_dim",
-        "flatten",
-        "reshape",
-        "expand_as",
-        "dropout",
-        "dropout1d",
-        "dropout2d",
-        "feature_dropout",
         "mean",
-        "clamp",
-        "clip",
-        "clamp_min",
-        "clamp_max",
         "pad",
         "roll",
     )
@@ -54,73 +50,26 @@ _SAME_VALUES = frozenset(
 # They change every value by itself.
 _ELEMENTWISE = frozenset(
     (
-        "mul",
-        "div",
-        "truediv",
-        "rmul",
-        "add",
-        "radd",
-        "sub",
+        *ADDITIONS,
+        *FACTORS,
+        *POWERS,
+        *MASKING,
+        *SQUASHERS,
         "neg",
-        "tanh",
-        "sigmoid",
+        "abs",
+        "sign",
+        "sqrt",
+        "exp",
+        "log",
+        "log1p",
         "relu",
         "leaky_relu",
         "gelu",
         "elu",
         "silu",
-        "exp",
-        "masked_fill",
-        "where",
-        "pow",
         "softplus",
-        "abs",
-        "log",
-        "sqrt",
-        "sign",
-        "square",
-        "log1p",
     )
 )
-
-
-CLASSIFICATION = ("cross_entropy", "nll_loss")
-BINARY = "binary_cross_entropy_with_logits"
-BINARIES = ("binary_cross_entropy", BINARY)
-REGRESSION = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
-"""torch's losses whose first argument is what the model says and whose second is what it should
-say."""
-
-
-RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions that the layers of torch call that read a whole sequence step by step."""
-
-ATTENTION = ("scaled_dot_product_attention", "multi_head_attention_forward")
-WEIGHING = ("matmul", "bmm", "einsum", "baddbmm")
-"""Functions that multiply the weights of an attention by hand with its values."""
-
-LAYERS = (
-    *("linear", "bilinear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "einsum"),
-    *("conv1d", "conv2d", "conv3d", "embedding", "scaled_dot_product_attention"),
-    *(*RECURRENT, "lstm_cell", "gru_cell"),
-)
-"""Functions that layers with weights call."""
-
-OF_SIGNS = (
-    "cosine_embedding_loss",
-    "hinge_embedding_loss",
-    "margin_ranking_loss",
-    "soft_margin_loss",
-)
-"""Losses whose target is 1 or -1, the last of their tensors."""
-
-DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout")
-
-RESHAPING = ("view", "reshape", "flatten", "unflatten")
-"""They give the same values, in the same order, another shape."""
-
-DRAWS = ("rand", "normal")
-"""How the names of functions begin whose values are drawn at random."""
 
 
 class FromOutside:
@@ -181,7 +130,7 @@ class CallFacts:
     """The user's call of the function that asks for a derivative."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """What was given besides tensors, as far as rules ask for it: dim, reduction, ignore_index."""
-    notes: Mapping[str, float] = field(default_factory=dict)
+    notes: CallNotes = NOTHING
     """What was measured of its values."""
 
     @property
@@ -192,6 +141,11 @@ class CallFacts:
     def site(self) -> SourceSpan | None:
         """The user's line."""
         return self.called_from or self.location
+
+    @property
+    def classes(self) -> int:
+        """Of a loss among classes, how many there are; 0 for other calls."""
+        return self.notes.labels.classes if self.notes.labels is not None else 0
 
     @property
     def reduction(self) -> str:

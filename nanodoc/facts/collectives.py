@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-_ALIKE = (
+_SAME_SHAPES = (
     *("all_reduce", "allreduce", "broadcast", "reduce", "barrier"),
     *("all_gather", "_allgather_base", "_all_gather_base", "all_gather_into_tensor"),
 )
@@ -70,7 +70,7 @@ def disagree(one: LastCollective, other: LastCollective) -> bool:
         return False
     if one.op != other.op:
         return True
-    return one.op in _ALIKE and (one.sizes, one.types) != (other.sizes, other.types)
+    return one.op in _SAME_SHAPES and (one.sizes, one.types) != (other.sizes, other.types)
 
 
 def entered_last(collectives: Sequence[LastCollective]) -> LastCollective | None:

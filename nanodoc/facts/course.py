@@ -8,16 +8,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanodoc.facts.calls import (
-    CLASSIFICATION,
-    LAYERS,
-    REGRESSION,
-    ArgumentFacts,
-    CallFacts,
-    StepCalls,
-)
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
+from nanodoc.vocabulary.calls import (
+    ADDITIONS,
+    CLASSIFICATION,
+    FACTORS,
+    FRESH,
+    LAYERS,
+    LOG_PROBABILITIES,
+    MASKING,
+    REDUCTIONS,
+    RESHAPING,
+    SIZES,
+    SUPERVISED,
+)
 
 _FEWEST = 4  # steps
 _ROSE = 2.0  # RULES, ND606: a loss of twice its start
@@ -25,43 +31,27 @@ _ROSE_SOON = 5.0  # in the first steps of a run, which may be rough and come bac
 _ROUGH = 30  # steps
 _SURELY = 0.6  # of the late losses: single batches may differ
 _GUESSING = 3.0  # times ln C: no model that is only bad is so sure of the wrong class
-SUPERVISED = (
-    *CLASSIFICATION,
-    *REGRESSION,
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "ctc_loss",
-    "soft_margin_loss",
-    "multi_margin_loss",
-    "multilabel_soft_margin_loss",
-    "gaussian_nll_loss",
-    "poisson_nll_loss",
-)
-LOG_PROBABILITIES = ("log_softmax", "logsigmoid")
-"""What losses written by hand pick those of the labels from."""
 
 _ARITHMETIC = frozenset(
-    ("mean", "sum", "add", "sub", "neg", "div", "truediv", "squeeze", "unsqueeze", "view")
-) | {
-    "reshape",
-    "flatten",
-    "getitem",
-    "sqrt",
-    "softplus",
-    "float",
-    "masked_select",
-    "stack",
-    "nanmean",
-}
-_MASKING = frozenset(("masked_fill", "where"))
-_SIZES = frozenset(("abs", "pow", "square", "norm"))
-_SCORES = frozenset(
-    ("log_softmax", "logsigmoid", "logsumexp", "log", "exp", "max", "amax", "softplus")
+    (
+        *ADDITIONS,
+        *RESHAPING,
+        *REDUCTIONS,
+        "neg",
+        "div",
+        "squeeze",
+        "unsqueeze",
+        "getitem",
+        "sqrt",
+        "softplus",
+        "float",
+        "masked_select",
+        "stack",
+        "nanmean",
+    )
 )
-_OVERWRITING = frozenset(
-    ("fill", "zero", "full_like", "zeros_like", "ones_like", "empty_like", "argmax")
-)
+_SCORES = frozenset((*LOG_PROBABILITIES, "logsumexp", "log", "exp", "max", "amax", "softplus"))
+_OVERWRITING = frozenset((*FRESH, "fill", "zero", "argmax"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +129,15 @@ def _by_hand(calls: StepCalls) -> bool:
             continue
         seen.add(call.index)
         inner = [made for a in call.arguments if (made := calls.maker(a)) is not None]
-        scaled = call.name in ("mul", "div", "truediv") and all(
+        scaled = call.name in FACTORS and all(
             _is_scale(calls, argument) for argument in call.arguments[1:]
         )
-        if call.name in _MASKING:
+        if call.name in MASKING:
             learns = (calls.maker(a) for a in call.arguments if a.requires_grad)
             waiting += [made for made in learns if made is not None]
         elif scaled:
             waiting += [made for made in inner if _by_network(calls, call.arguments[0])][:1]
-        elif call.name in _SIZES:
+        elif call.name in SIZES:
             if not any(_is_distance(calls, made) for made in inner):
                 return False
             told = True
@@ -170,7 +160,7 @@ def _is_scale(calls: StepCalls, argument: ArgumentFacts) -> bool:
 
 
 def _is_distance(calls: StepCalls, call: CallFacts) -> bool:
-    if call.name not in ("sub", "rsub") or len(call.arguments) < 2:
+    if call.name != "sub" or len(call.arguments) < 2:
         return False
     sides = [_by_network(calls, side) for side in call.arguments[:2]]
     return sides[0] != sides[1]
@@ -191,8 +181,7 @@ def mean_cross_entropy(evidence: Evidence) -> tuple[CallFacts, int] | None:
     loss = calls.calls[calls.losses[0]]
     if loss.name not in CLASSIFICATION or loss.reduction != "mean":
         return None
-    classes = int(loss.notes.get("classes", 0))
-    return (loss, classes) if classes > 1 else None
+    return (loss, loss.classes) if loss.classes > 1 else None
 
 
 def update_by_hand(calls: StepCalls) -> SourceSpan | None:
@@ -203,7 +192,7 @@ def update_by_hand(calls: StepCalls) -> SourceSpan | None:
         call
         for call in calls.calls[last + 1 :]
         if call.index not in reaching
-        and call.name in ("add", "iadd", "sub", "isub", "copy", "addcmul", "addcdiv")
+        and call.name in (*ADDITIONS, "copy", "addcmul", "addcdiv")
         and call.arguments
         and _is_parameter(calls, call.arguments[0])
         and call.site is not None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nanodoc.facts.calls import DRAWS, LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.vocabulary.calls import DRAWS, LAYERS, REDUCTIONS
 
 _ONE_HALF = 0.5
 """In front of the sum over 1 + log σ² − μ² − σ²."""
@@ -25,11 +26,11 @@ class Latent:
 def latent_of(calls: StepCalls) -> Latent | None:
     """The first that is drawn as `mu + std * noise`."""
     for call in calls.calls:
-        if call.name not in ("add", "radd") or len(call.arguments) != 2 or not call.requires_grad:
+        if call.name != "add" or len(call.arguments) != 2 or not call.requires_grad:
             continue
         for mean, noise in (call.arguments, call.arguments[::-1]):
             product, made = calls.maker(noise), calls.maker(mean)
-            if product is None or made is None or product.name not in ("mul", "rmul"):
+            if product is None or made is None or product.name != "mul":
                 continue
             spread = next((a for a in product.arguments if a.requires_grad), None)
             drawn = any(_is_drawn(calls, argument) for argument in product.arguments)
@@ -49,7 +50,7 @@ def nats_of(
 ) -> tuple[float, float] | None:
     """(the weight of a sample's KL divergence in the loss, the divergence in nats) of a term that
     is the KL divergence of the latent, summed over its dimensions."""
-    if reduced.name not in ("sum", "mean") or not reduced.arguments[0].shape:
+    if reduced.name not in REDUCTIONS or not reduced.arguments[0].shape:
         return None
     behind, _ = calls.behind(reduced, stop=LAYERS)
     if not {latent.mean, latent.spread} <= behind or latent.index in behind:
@@ -70,5 +71,5 @@ def nats_of(
 
 def value_of(call: CallFacts) -> float | None:
     """Of a call that gave a single number, where it is finite."""
-    value = call.notes.get("value")
+    value = call.notes.value
     return value if value is not None and math.isfinite(value) else None

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import CallFacts, StepCalls
-
-_SUMS = ("add", "radd", "iadd", "sub", "rsub", "isub")
-_SCALED = ("mul", "rmul", "imul", "div", "truediv", "itruediv", "neg")
+from nanodoc.vocabulary.calls import ADDITIONS, SCALINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +26,12 @@ def terms_of(calls: StepCalls, root: CallFacts) -> Iterator[Term]:
         term = waiting.pop()
         yield term
         call = term.call
-        scaled = call.name in _SCALED
-        if not scaled and call.name not in _SUMS and not (call.same_values and call.name != "mean"):
+        scaled = call.name in SCALINGS
+        if (
+            not scaled
+            and call.name not in ADDITIONS
+            and not (call.same_values and call.name != "mean")
+        ):
             continue
         learning = [argument for argument in call.arguments if argument.requires_grad]
         if scaled and len(learning) != 1:  # a product of two terms
@@ -40,5 +42,6 @@ def terms_of(calls: StepCalls, root: CallFacts) -> Iterator[Term]:
                 continue
             seen.add(inner.index)
             first = argument is call.arguments[0]
-            turns = scaled or (call.name in ("sub", "isub") and not first) or call.name == "rsub"
+            taken = call.name == "sub" and call.notes.number.taken_from is not None
+            turns = scaled or taken or (call.name == "sub" and not first)
             waiting.append(Term(inner, term.turned or (call if turns else None)))

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from nanodoc.facts.notes import OpNotes
 from nanodoc.facts.source import SourceSpan
+from nanodoc.vocabulary.names import op_name
 
 OpPhase = Literal["forward", "backward", "recompute", "optimizer"]
 """Where in a step an op ran; "recompute" is a checkpoint's forward, run again in the backward."""
@@ -83,8 +85,8 @@ class OpFacts:
     received: bool = False
     """What it gives comes from other ranks, too; where it is told of a birth, this rank gave finite
     values only."""
-    notes: Mapping[str, float] = field(default_factory=dict)
-    """Op-specific counts, for example the number of softmax rows that are all −inf."""
+    notes: OpNotes | None = None
+    """Counts of its kind of op, for example the number of softmax rows that are all −inf."""
 
     @property
     def site(self) -> SourceSpan | None:
@@ -94,8 +96,7 @@ class OpFacts:
     @property
     def short(self) -> str:
         """The op's plain name: `aten.sqrt.default` is `sqrt`."""
-        parts = self.op.split(".")
-        return (parts[1] if len(parts) > 1 else parts[0]).strip("_")
+        return op_name(self.op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import ArgumentFacts, CallFacts
-from nanodoc.facts.course import SUPERVISED, mean_cross_entropy
+from nanodoc.facts.course import mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
+from nanodoc.vocabulary.calls import SUPERVISED
 
 NEAR = 0.02
 """Of ln C."""

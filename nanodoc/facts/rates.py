@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from nanodoc.facts.calls import BINARIES
 from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OVERWRITING
 from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
 from nanodoc.facts.trials import RerunFacts, Stretch
+from nanodoc.vocabulary.calls import BINARIES
 
 COMPARED = 300
 """The first so many steps of a run are compared."""

@@ -7,28 +7,30 @@ from typing import Any
 
 import torch
 
+from nanodoc.facts.notes import BlankNotes
+
 _SOME = 4096  # elements that tell most others
 _FEWEST = 64  # elements of labels written as 0 and 1: fewer add up to 1 by chance
 
 
-def blanks(targets: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+def blanks(targets: torch.Tensor, options: dict[str, Any]) -> BlankNotes | None:
     """How many of a CTC loss's labels there are, how many of them are the blank, and how many of
     these stand behind the last other label of their sample. `targets`: (samples, longest), or all
     labels in one dimension."""
     lengths = options.get("target_lengths")
     if lengths is None or targets.is_floating_point() or targets.dim() not in (1, 2):
-        return {}
+        return None
     rows = targets.split(lengths) if targets.dim() == 1 else list(targets)
     if len(rows) != len(lengths):
-        return {}
-    found = {"labels": 0.0, "blanks": 0.0, "blanks_behind": 0.0}
+        return None
+    count = blank = behind = 0
     for row, length in zip(rows, lengths, strict=True):
         labels = row[:length].tolist()
         own = [label == options["blank"] for label in labels]
-        found["labels"] += len(labels)
-        found["blanks"] += sum(own)
-        found["blanks_behind"] += own[::-1].index(False) if False in own else len(own)
-    return found
+        count += len(labels)
+        blank += sum(own)
+        behind += own[::-1].index(False) if False in own else len(own)
+    return BlankNotes(labels=count, blanks=blank, behind=behind)
 
 
 def class_dimension(labels: torch.Tensor) -> int | None:

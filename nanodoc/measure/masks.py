@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 import torch
 
-from nanodoc.facts.calls import ATTENTION
+from nanodoc.facts.notes import MaskNotes
+from nanodoc.vocabulary.calls import ATTENTION
 
 _BLOCKS = -1e4
 """A number added to a score that leaves nothing of it."""
 _MOST = 20_000_000
 
 
-def of_given_mask(name: str, tensors: Iterable[torch.Tensor]) -> dict[str, float]:
+def of_given_mask(name: str, tensors: Iterable[torch.Tensor]) -> MaskNotes | None:
     """Of a call of attention: whether its mask lets each position see exactly what comes after."""
     for tensor in tensors:
         if not _is_square(tensor) or tensor.requires_grad:
@@ -26,13 +27,13 @@ def of_given_mask(name: str, tensors: Iterable[torch.Tensor]) -> dict[str, float
         else:
             continue
         return _seen(blocked)
-    return {}
+    return None
 
 
-def of_masked_scores(scores: torch.Tensor) -> dict[str, float]:
+def of_masked_scores(scores: torch.Tensor) -> MaskNotes | None:
     """The same of the scores that a softmax over their last dimension is given."""
     if scores.dim() < 3 or not _is_square(scores) or not scores.is_floating_point():
-        return {}
+        return None
     return _seen(scores <= _BLOCKS)
 
 
@@ -41,11 +42,9 @@ def _is_square(tensor: torch.Tensor) -> bool:
     return square and tensor.numel() <= _MOST
 
 
-def _seen(blocked: torch.Tensor) -> dict[str, float]:
-    """`sees_only_later`: so many positions see all that comes after them and nothing before;
-    `sees_itself` where each sees itself as well."""
+def _seen(blocked: torch.Tensor) -> MaskNotes | None:
+    """None where some position sees another one before it, or none that comes after it."""
     for diagonal in (0, -1):
         if bool((blocked == torch.ones_like(blocked).tril(diagonal)).all()):
-            told = {"sees_only_later": float(blocked.shape[-1])}
-            return told | ({"sees_itself": 1.0} if diagonal else {})
-    return {}
+            return MaskNotes(positions=blocked.shape[-1], sees_itself=diagonal == -1)
+    return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from nanodoc.facts.notes import NOTHING, CallNotes, PairNotes
+from nanodoc.vocabulary.calls import DISTANCES, SIMILARITIES
+
 _FEWEST = 16  # rows: of fewer, nothing can be said
 _ROUNDED = 1e-5  # of the largest score: float32, and sums in another order
-_ALIKE = ("matmul", "mm", "rmatmul", "einsum", "cosine_similarity")
-_APART = ("cdist",)
 
 
 class Pairings:
@@ -18,25 +19,26 @@ class Pairings:
         self._partners: torch.Tensor | None = None
         self._scores: torch.Tensor | None = None
 
-    def note(self, name: str, out: torch.Tensor) -> dict[str, float]:
-        """`pairing` of the call that compares the labels, `no_pairs` where no two samples have one
-        label; the nearness of pairs of that call or of the one that compares the samples, whichever
-        comes later."""
+    def note(self, name: str, out: torch.Tensor) -> CallNotes:
+        """What the call that compares the labels says of them, and the nearness of pairs of that
+        call or of the one that compares the samples, whichever comes later; `NOTHING` for other
+        calls."""
         if out.dim() != 2 or out.shape[0] != out.shape[1]:
-            return {}
-        told: dict[str, float] = {}
+            return NOTHING
+        paired: bool | None = None
         if name == "eq" and out.dtype == torch.bool:
             partners = _partners(out)
             if partners is None:
-                return {"no_pairs": 1.0} if _is_identity(out) else {}
-            self._partners, told = partners, {"pairing": 1.0}
-        elif name in (*_ALIKE, *_APART) and out.requires_grad and out.is_floating_point():
-            self._scores = -out.detach() if name in _APART else out.detach()
+                return CallNotes(paired_by_labels=False) if _is_identity(out) else NOTHING
+            self._partners, paired = partners, True
+        elif name in (*SIMILARITIES, *DISTANCES) and out.requires_grad and out.is_floating_point():
+            self._scores = -out.detach() if name in DISTANCES else out.detach()
         else:
-            return {}
+            return NOTHING
         if self._partners is None or self._scores is None:
-            return told
-        return told | nearness_of_pairs(self._scores, self._partners)
+            return CallNotes(paired_by_labels=paired)
+        pairs = nearness_of_pairs(self._scores, self._partners)
+        return CallNotes(paired_by_labels=paired, pairs=pairs)
 
 
 def _is_identity(equal: torch.Tensor) -> bool:
@@ -64,31 +66,32 @@ def _are_same(values: torch.Tensor, targets: torch.Tensor) -> bool:
     return apart <= _ROUNDED * largest and strangers > 100 * _ROUNDED * largest
 
 
-def nearness_of_pairs(scores: torch.Tensor, targets: torch.Tensor) -> dict[str, float]:
+def nearness_of_pairs(scores: torch.Tensor, targets: torch.Tensor) -> PairNotes | None:
     """How near the rows of `scores` (n, n) are to those that `targets` (n,) names: the share of the
-    other rows in that one's half of the batch that are farther, the mean over all rows; 0.5 for
-    strangers, 1 for the nearest. And the same of the other view of its sample, where views lie in
-    two halves, or side by side; `pairs_same` where the two of every pair are one. Nothing for
+    other rows in that one's half of the batch that are farther, the mean over all rows; and the
+    same of the other view of its sample, where views lie in two halves, or side by side. None for
     targets that do not pair all rows."""
     rows = len(targets) if targets.dim() == 1 else 0
     if rows < _FEWEST or rows % 2 or scores.shape != (rows, rows) or targets.is_floating_point():
-        return {}
+        return None
     place = torch.arange(rows, device=targets.device)
     if int(targets.min()) < 0 or int(targets.max()) >= rows:
-        return {}
+        return None
     if not bool((targets[targets] == place).all()) or bool((targets == place).any()):
-        return {}
+        return None
     values = scores.detach().float()
-    found = {"pairs_same": 1.0} if _are_same(values, targets) else {}
-    for name, other in {
-        "pairs_wanted": targets,
-        "pairs_in_halves": (place + rows // 2) % rows,
-        "pairs_side_by_side": place ^ 1,
-    }.items():
+
+    def nearness(other: torch.Tensor) -> float:
         theirs = values.gather(1, other[:, None])
         # two encoders may keep the halves apart: only what lies in the same one is compared
         half = place[None, :] * 2 // rows == other[:, None] * 2 // rows
         rivals = half & (place[None, :] != place[:, None]) & (place[None, :] != other[:, None])
         farther = (values < theirs).float() + (values == theirs).float() / 2
-        found[name] = float((farther * rivals).sum(1).div(rivals.sum(1)).mean())
-    return found
+        return float((farther * rivals).sum(1).div(rivals.sum(1)).mean())
+
+    return PairNotes(
+        wanted=nearness(targets),
+        in_halves=nearness((place + rows // 2) % rows),
+        side_by_side=nearness(place ^ 1),
+        same=_are_same(values, targets),
+    )

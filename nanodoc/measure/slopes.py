@@ -3,10 +3,13 @@ computes: the slope of what is differentiated with respect to each of them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
-from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
+from nanodoc.facts.notes import Draft
 from nanodoc.instrument.torch_private import DisableTorchFunction
+from nanodoc.vocabulary.calls import LOG_PROBABILITIES, SUPERVISED
 
 _OF_INTEREST = frozenset((*SUPERVISED, *LOG_PROBABILITIES, "logsumexp"))
 _MOST = 1_000  # single numbers, of any function: what the loss is the sum of
@@ -17,18 +20,18 @@ class Slopes:
     """Holds what one step's loss functions and reductions give until it is differentiated."""
 
     def __init__(self) -> None:
-        self._given: list[tuple[dict[str, float], torch.Tensor]] = []
+        self._given: list[tuple[Draft, torch.Tensor]] = []
 
     def begin(self) -> None:
         """Another step is about to be looked at."""
         self._given = []
 
-    def note(self, name: str, out: object, notes: dict[str, float]) -> None:
-        """A call gave `out`; `notes` of it get a "slope" later."""
+    def note(self, name: str, out: object, draft: Draft) -> None:
+        """A call gave `out`; its notes get a slope later."""
         if not isinstance(out, torch.Tensor) or not out.requires_grad:
             return
         if name in _OF_INTEREST or (out.dim() == 0 and len(self._given) < _MOST):
-            self._given.append((notes, out))
+            self._given.append((draft, out))
 
     def differentiated(self, loss: torch.Tensor) -> None:
         """`loss` is about to be differentiated. A slope is noted where it is one number for all
@@ -44,10 +47,10 @@ class Slopes:
                 )
             except RuntimeError:  # a graph that cannot be walked twice
                 return
-            for (notes, _), slope in zip(given, slopes, strict=True):
+            for (draft, _), slope in zip(given, slopes, strict=True):
                 value = _single(slope) if slope is not None else None
                 if value is not None:
-                    notes["slope"] = value
+                    draft.notes = replace(draft.notes, slope=value)
 
 
 def _single(slope: torch.Tensor) -> float | None:

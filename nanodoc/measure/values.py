@@ -3,42 +3,46 @@ activations."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from nanodoc.accelerator import in_widest
-from nanodoc.facts.calls import (
-    ATTENTION,
-    BINARIES,
-    BINARY,
-    CLASSIFICATION,
-    OF_SIGNS,
-    REGRESSION,
-    ArgumentFacts,
+from nanodoc.facts.calls import ArgumentFacts
+from nanodoc.facts.notes import (
+    NOTHING,
+    CallNotes,
+    Draft,
+    LookupNotes,
+    ProductNotes,
+    Range,
+    ReadNotes,
 )
 from nanodoc.measure.edges import is_misread
-from nanodoc.measure.labels import blanks, class_dimension
+from nanodoc.measure.losses import LossValues, classes_along, number_of, range_of
 from nanodoc.measure.masks import of_given_mask, of_masked_scores
-from nanodoc.measure.pairs import Pairings, nearness_of_pairs
+from nanodoc.measure.pairs import Pairings
 from nanodoc.measure.slopes import Slopes
+from nanodoc.vocabulary.calls import (
+    ADDITIONS,
+    ATTENTION,
+    FACTORS,
+    POSITION_NORMALISATIONS,
+    READERS,
+    RECTIFIERS,
+    SOFTMAXES,
+    SQUASHERS,
+)
 
-RECTIFIERS = frozenset(("relu", "relu6", "hardtanh", "threshold", "clamp_min"))
-SQUASHERS = frozenset(("sigmoid", "tanh"))
 _LOOKUP = "embedding"
-_TAKING = ("getitem", "unbind", "select")
-_SCALING = ("add", "sub", "mul", "div", "truediv", "rmul")
-_PRODUCTS = ("mul", "rmul", "imul")
+_OF_EDGES = ("getitem", "unbind", "select")
 _FEWEST_FLAGS, _MOST_FLAGS = 8, 1 << 16
-_LAST_DIMENSION = frozenset(("linear", "layer_norm", "matmul", "rms_norm"))
-_READERS = ("linear", "conv1d", "conv2d")
+_LAST_DIMENSION = (*POSITION_NORMALISATIONS, "linear", "matmul")
 _MOST_READ = 1 << 20  # values
 _FLAT = 0.01
 """A derivative below this is flat: sigmoid beyond 0.01 … 0.99, tanh beyond ±0.995."""
-_SLACK = 0.05
-"""Of the targets' range: noise around the end of an activation's range is within its reach."""
 _MOST = 20_000_000
 """Elements; a larger tensor is not looked at."""
 
@@ -75,9 +79,9 @@ class ValueProbe:
         self.slopes = Slopes()
         self._pairings = Pairings()
         self.made_by: Maker = lambda argument: None
-        self._count = self._softmaxes = self._lookups = self._weighted = 0
-        self._labels: dict[int, torch.Tensor] = {}
-        self._ids: dict[int, tuple[float, float]] = {}
+        self._losses = LossValues()
+        self._count = self._softmaxes = self._lookups = 0
+        self._ids: dict[int, Range] = {}
         self._largest: dict[int, int] = {}
 
     def begin(self, made_by: Maker) -> None:
@@ -85,7 +89,8 @@ class ValueProbe:
         self.made_by = made_by
         self.slopes.begin()
         self._pairings = Pairings()
-        self._count = self._softmaxes = self._lookups = self._weighted = 0
+        self._losses.begin()
+        self._count = self._softmaxes = self._lookups = 0
 
     def measure(
         self,
@@ -94,12 +99,11 @@ class ValueProbe:
         options: dict[str, Any],
         out: Any,
         arguments: list[ArgumentFacts],
-    ) -> dict[str, float]:
-        """Numbers by label; {} for what is of no interest. `slopes` adds to those of losses when
-        the step is differentiated."""
-        notes = self._measured(name, tensors, options, out, arguments)
-        self.slopes.note(name, out, notes)
-        return notes
+    ) -> Draft:
+        """What was measured of a call. `slopes` adds to it when the step is differentiated."""
+        draft = Draft(self._measured(name, tensors, options, out, arguments))
+        self.slopes.note(name, out, draft)
+        return draft
 
     def _measured(
         self,
@@ -108,21 +112,21 @@ class ValueProbe:
         options: dict[str, Any],
         out: Any,
         arguments: list[ArgumentFacts],
-    ) -> dict[str, float]:
+    ) -> CallNotes:
         if not tensors or any(
             t.is_nested or t.numel() > _MOST or t.layout is not torch.strided for t in tensors[:2]
         ):
-            return {}
+            return NOTHING
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
-            loss = self._of_loss(name, tensors, options, out)
+            loss = self._losses.measure(name, tensors, options, out)
             if loss is not None:
                 return loss
-            if name in ("softmax", "log_softmax"):
+            if name in SOFTMAXES:
                 return self._softmax(tensors[0], options)
             if name in ATTENTION:
-                return of_given_mask(name, tensors)
+                return CallNotes(mask=of_given_mask(name, tensors))
             ids = self._of_ids(name, tensors)
-            if ids:
+            if ids is not None:
                 return ids
             if (
                 (name in RECTIFIERS or name in SQUASHERS)
@@ -132,112 +136,55 @@ class ValueProbe:
             ):
                 return self._activation(name, out, arguments)
             if name == "sub" and _are_the_same(tensors):
-                return {"same": 1.0}
+                return CallNotes(same=True)
             if not isinstance(out, torch.Tensor):
-                return {}
-            told = self._pairings.note(name, out) or _of_others(name, tensors, out)
-            return told | _read(name, tensors[0])
+                return NOTHING
+            told = self._pairings.note(name, out)
+            told = told if told is not NOTHING else _of_others(name, tensors, out)
+            read = _read(name, tensors[0])
+            return replace(told, read=read) if read is not None else told
 
-    def _of_loss(
-        self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
-    ) -> dict[str, float] | None:
-        """None for what is no loss function."""
-        if name in CLASSIFICATION and len(tensors) > 1:
-            return {
-                **_classification(tensors[0], tensors[1], options, out),
-                **nearness_of_pairs(tensors[0], tensors[1]),
-                **(self._all_labels(tensors[1], options) if options.get("weights") else {}),
-            }
-        if name == BINARY and options.get("weights") and len(tensors) > 1:
-            return {"value": _number(out), **self._all_labels(_binary(tensors[1]), options)}
-        if name in BINARIES and len(tensors) > 1:
-            told = {"value": _number(out), **_range("target", tensors[1])}
-            return told | _classes(tensors[:2])
-        if name in REGRESSION and len(tensors) > 1:
-            return {
-                "value": _number(out),
-                **_range("input", tensors[0]),
-                **_range("target", tensors[1]),
-                **_out_of_reach(tensors[1]),
-                **_classes(tensors[:2]),
-            }
-        if name in OF_SIGNS:
-            return {"value": _number(out), **_range("target", tensors[-1]), **_zeros(tensors[-1])}
-        if name == "kl_div" and len(tensors) > 1:
-            return {
-                "value": _number(out),
-                **_range("input", tensors[0]),
-                **_range("target", tensors[1]),
-            }
-        if name == "ctc_loss" and tensors[0].is_floating_point():
-            sums = in_widest(tensors[0].detach()).logsumexp(-1)
-            told = {"value": _number(out), **_range("log_of_sum", sums)}
-            return told | (blanks(tensors[1], options) if len(tensors) > 1 else {})
-        return None
-
-    def _of_ids(self, name: str, tensors: list[torch.Tensor]) -> dict[str, float]:
+    def _of_ids(self, name: str, tensors: list[torch.Tensor]) -> CallNotes | None:
         """What is looked up in a table, and the rows of edges."""
         if name == _LOOKUP and len(tensors) > 1:
-            return {"rows": tensors[1].shape[0], **self._all_ids(tensors[0])}
-        if name in _TAKING and is_misread(tensors[0]):
-            return {"misread_edges": float(tensors[0].shape[1])}
-        return {}
+            rows = tensors[1].shape[0]
+            return CallNotes(lookup=LookupNotes(rows=rows, ids=self._all_ids(tensors[0])))
+        if name in _OF_EDGES and is_misread(tensors[0]):
+            return CallNotes(misread_edges=tensors[0].shape[1])
+        return None
 
-    def _all_labels(self, target: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
-        """How often the classes were labels in all batches so far, of a loss with class weights and
-        of labels one by one."""
-        self._weighted += 1
-        if target.dim() != 1 or target.is_floating_point():
-            return {}
-        classes = len(options["weights"])
-        kept = target[(target >= 0) & (target < classes) & (target != options.get("ignore_index"))]
-        counts = torch.bincount(kept.long().cpu(), minlength=classes)
-        known = self._labels.get(self._weighted)
-        if known is not None and known.shape == counts.shape:
-            counts = counts + known
-        self._labels[self._weighted] = counts
-        least = int(counts.where(counts > 0, counts.max() + 1).argmin())
-        return {
-            "all_labels": int(counts.sum()),
-            "all_top": int(counts.argmax()),
-            "all_top_count": int(counts.max()),
-            "all_least": least,
-            "all_least_count": int(counts[least]),
-        }
-
-    def _all_ids(self, ids: torch.Tensor) -> dict[str, float]:
+    def _all_ids(self, ids: torch.Tensor) -> Range | None:
         """The smallest and the largest of a lookup's ids; where they are one, in all batches so
         far."""
         self._lookups += 1
-        found = _range("id", ids)
-        if not found:
-            return found
-        low, high = self._ids.get(self._lookups, (found["id_min"], found["id_max"]))
-        self._ids[self._lookups] = min(low, found["id_min"]), max(high, found["id_max"])
-        if found["id_min"] == found["id_max"]:
-            found["id_min"], found["id_max"] = self._ids[self._lookups]
-        return found
+        found = range_of(ids)
+        if found is None:
+            return None
+        known = self._ids.get(self._lookups, found)
+        both = Range(min(known.low, found.low), max(known.high, found.high))
+        self._ids[self._lookups] = both
+        return both if found.low == found.high else found
 
-    def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> dict[str, float]:
+    def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> CallNotes:
         """The largest size of its dimension in all batches so far: lengths differ from batch to
         batch."""
         dim = options.get("dim")
         if not isinstance(dim, int) or not -given.dim() <= dim < given.dim():
-            return {}
+            return NOTHING
         self._softmaxes += 1
         largest = self._largest[self._softmaxes] = max(
             self._largest.get(self._softmaxes, 0), int(given.shape[dim])
         )
-        told = of_masked_scores(given) if dim in (-1, given.dim() - 1) else {}
-        return {"largest": largest, **told}
+        mask = of_masked_scores(given) if dim in (-1, given.dim() - 1) else None
+        return CallNotes(largest_dimension=largest, mask=mask)
 
     def _activation(
         self, name: str, out: torch.Tensor, arguments: list[ArgumentFacts]
-    ) -> dict[str, float]:
+    ) -> CallNotes:
         self._count += 1
         units = self.units.setdefault((name, self._count), Units())
         units.add(out, self._unit_dimension(out, arguments[0] if arguments else None), name)
-        return {"activation": self._count}
+        return CallNotes(activation=self._count)
 
     def _unit_dimension(self, out: torch.Tensor, argument: ArgumentFacts | None) -> int:
         """Channels come second in images, last in sequences."""
@@ -255,46 +202,10 @@ class ValueProbe:
         return 2
 
 
-def _classification(
-    given: torch.Tensor, target: torch.Tensor, options: dict[str, Any], out: Any
-) -> dict[str, float]:
-    classes = given.shape[1] if given.dim() > 1 else given.shape[0]
-    notes: dict[str, float] = {"value": _number(out), "classes": classes, **_range("input", given)}
-    if target.is_floating_point() or not target.numel():
-        return notes
-    kept = target[target != options.get("ignore_index", -100)]
-    notes["targets"], notes["ignored"] = target.numel(), target.numel() - kept.numel()
-    if kept.numel() and int(kept.min()) >= 0 and int(kept.max()) < max(classes, 1):
-        counts = torch.bincount(kept.flatten().long(), minlength=int(classes))
-        notes["top_class"], notes["top_count"] = int(counts.argmax()), int(counts.max())
-        seen = counts[counts > 0]
-        notes["classes_seen"], notes["least_count"] = int(seen.numel()), int(seen.min())
-    return notes
-
-
-def _binary(target: torch.Tensor) -> torch.Tensor:
-    """Labels 0 and 1 one by one; none where some are neither."""
-    labels = target.flatten()
-    return labels.long() if bool(((labels == 0) | (labels == 1)).all()) else labels
-
-
-def _zeros(target: torch.Tensor) -> dict[str, float]:
-    """The share of the targets that are 0; none where some are neither 0 nor 1."""
-    plain = bool(((target == 0) | (target == 1)).all()) and target.numel() > 1
-    return {"zeros": float((target == 0).float().mean())} if plain else {}
-
-
-def _range(label: str, tensor: torch.Tensor) -> dict[str, float]:
-    if not tensor.numel() or tensor.is_complex():
-        return {}
-    low, high = torch.aminmax(tensor.detach())
-    return {f"{label}_min": float(low), f"{label}_max": float(high)}
-
-
-def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
-    """The share of ones of a factor that is 0 or 1 everywhere, or 0 and one other number, and one
-    for each row; or, of no such factor, that one is 0 everywhere."""
-    nothing: dict[str, float] = {}
+def _flags(tensors: list[torch.Tensor]) -> float | None:
+    """The share of ones of a factor that is 0 or 1 everywhere, or 0 and one other number, with one
+    value for each row; None where there is no such factor."""
+    nothing: float | None = None
     for flags in tensors:
         if not _FEWEST_FLAGS <= flags.numel() <= _MOST_FLAGS or flags.requires_grad:
             continue
@@ -302,46 +213,22 @@ def _flags(tensors: list[torch.Tensor]) -> dict[str, float]:
         ones = flags == one
         column = sum(size > 1 for size in flags.shape) == 1
         if column and not bool(one) and bool(ones.all()):
-            nothing = {"mask_zeros": 1.0}
+            nothing = 0.0
         elif column and bool(one) and bool((ones | (flags == 0)).all()):
-            return {"mask_ones": float(ones.float().mean())}
+            return float(ones.float().mean())
     return nothing
 
 
-def _classes(tensors: list[torch.Tensor]) -> dict[str, float]:
-    """The dimension of the classes, of labels of 0 and 1 beside scores of their shape."""
-    if len(tensors) != 2 or tensors[0].shape != tensors[1].shape:
-        return {}
-    for labels in tensors:
-        found = None if labels.requires_grad else class_dimension(labels)
-        if found is not None:
-            return {"class_dimension": found}
-    return {}
-
-
-def _masked(tensors: list[torch.Tensor]) -> dict[str, float]:
+def _masked(tensors: list[torch.Tensor]) -> Range | None:
     """The range of what is multiplied with a mask of zeros and ones of its shape."""
     if len(tensors) != 2 or tensors[0].shape != tensors[1].shape:
-        return {}
+        return None
     mask, scores = sorted(tensors, key=lambda tensor: tensor.requires_grad)
     if mask.requires_grad or mask.numel() < _FEWEST_FLAGS:
-        return {}
+        return None
     ones = mask == 1
     flags = bool((ones | (mask == 0)).all() and ones.any() and not ones.all())
-    return _range("masked", scores) if flags else {}
-
-
-def _out_of_reach(target: torch.Tensor) -> dict[str, float]:
-    """Shares of the targets that ReLU, sigmoid and tanh can't return."""
-    if not target.numel():
-        return {}
-    values = in_widest(target.detach())
-    slack = _SLACK * float(values.max() - values.min())
-    return {
-        "target_below_0": float((values < -slack).float().mean()),
-        "target_outside_01": float(((values < -slack) | (values > 1 + slack)).float().mean()),
-        "target_outside_11": float((values.abs() > 1 + slack).float().mean()),
-    }
+    return range_of(scores) if flags else None
 
 
 def _are_the_same(tensors: list[torch.Tensor]) -> bool:
@@ -354,27 +241,28 @@ def _are_the_same(tensors: list[torch.Tensor]) -> bool:
     return torch.equal(one, other) and bool(one.any())
 
 
-def _read(name: str, given: torch.Tensor) -> dict[str, float]:
+def _read(name: str, given: torch.Tensor) -> ReadNotes | None:
     """What the first layer of a network reads: a number that equal readings share, and where the
     tensor lies."""
-    if name not in _READERS or given.requires_grad or not given.is_floating_point():
-        return {}
+    if name not in READERS or given.requires_grad or not given.is_floating_point():
+        return None
     if given.dim() < 2 or given.numel() > _MOST_READ or not bool((given != given[:1]).any()):
-        return {}
+        return None
     values = in_widest(given.detach()).flatten()
     places = torch.arange(1, values.numel() + 1, device=values.device, dtype=values.dtype)
-    return {"read": float((values * places.sqrt()).sum()), "read_at": float(given.data_ptr())}
+    return ReadNotes(mark=float((values * places.sqrt()).sum()), address=given.data_ptr())
 
 
-def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> dict[str, float]:
+def _of_others(name: str, tensors: list[torch.Tensor], out: torch.Tensor) -> CallNotes:
     if out.requires_grad:
-        if name in _PRODUCTS and out.dim() > 1:
-            return _classes(tensors) | _masked(tensors)
-        return {"value": _number(out)} if out.dim() == 0 else {}
-    flags = _flags(tensors) if name in _PRODUCTS else {}
-    scaled = name in _SCALING and len(tensors) == 1 and out.dim() > 1 and out.is_floating_point()
-    return flags or (_range("made", out) if scaled else {})
-
-
-def _number(out: Any) -> float:
-    return float(out) if isinstance(out, torch.Tensor) and out.numel() == 1 else math.nan
+        if name == "mul" and out.dim() > 1:
+            product = ProductNotes(masked=_masked(tensors))
+            return CallNotes(product=product, class_dimension=classes_along(tensors))
+        return CallNotes(value=number_of(out)) if out.dim() == 0 else NOTHING
+    ones = _flags(tensors) if name == "mul" else None
+    if ones is not None:
+        return CallNotes(product=ProductNotes(ones=ones))
+    scaled = name in (*ADDITIONS, *FACTORS) and len(tensors) == 1
+    if scaled and out.dim() > 1 and out.is_floating_point():
+        return CallNotes(scaled=range_of(out))
+    return NOTHING

@@ -9,14 +9,11 @@ from nanodoc.diagnosis.finding import Applicability, Fix
 from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
+from nanodoc.vocabulary.calls import CLASSIFICATION
+from nanodoc.vocabulary.names import canonical
+from nanodoc.vocabulary.ops import FUNCTIONS_OF
 
 _NAMESPACES = ("torch", "F", "functional", "th", "nn")
-_SPELLINGS = {
-    "div": ("true_divide", "divide"),
-    "linalg_vector_norm": ("norm",),
-    "cdist_forward": ("cdist",),
-    "linalg_inv_ex": ("inverse", "inv"),
-}
 
 
 def guard(
@@ -50,7 +47,6 @@ def on_argument(op: OpFacts, template: str, *, position: int = 0) -> str | None:
         wanted = {
             "pow": ast.Pow,
             "div": ast.Div,
-            "true_divide": ast.Div,
             "reciprocal": ast.Div,
             "mul": ast.Mult,
             "add": ast.Add,
@@ -205,7 +201,7 @@ def sum_over_kept(op: OpFacts, ignore_index: int) -> str | None:
     if (
         not isinstance(tree, ast.Call)
         or not isinstance(tree.func, ast.Attribute)
-        or tree.func.attr not in ("cross_entropy", "nll_loss")
+        or tree.func.attr not in CLASSIFICATION
     ):
         return None
     words = {word.arg for word in tree.keywords}
@@ -285,7 +281,10 @@ def _names(tree: ast.Call, op: OpFacts) -> bool:
         else ""
     )
     return bool(called) and (
-        called in op.short or op.short in called or called in _SPELLINGS.get(op.short, ())
+        called in op.short
+        or op.short in called
+        or canonical(called) == op.short
+        or called in FUNCTIONS_OF.get(op.short, ())
     )
 
 

@@ -17,29 +17,26 @@ from nanodoc.facts.ops import RECEIVED, TensorFacts
 from nanodoc.trace.collectives import copied_from
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.record import Record, Ref
+from nanodoc.vocabulary.calls import PLACING
+from nanodoc.vocabulary.names import op_name
+from nanodoc.vocabulary.ops import FILLED
 
 # Ops that put a constant the user chose into a tensor: an inf out of them is a mask, not an
 # accident.
-_CONSTANT_MAKERS = {
-    "masked_fill",
-    "fill",
-    "full",
-    "full_like",
-    "new_full",
-    "scalar_tensor",
-    "where",
-    "lift_fresh",
-    "index_fill",
-    "lift_fresh_copy",
-    "masked_scatter",
-    "index_put",
-    "scatter",
-    "tril",
-    "triu",
-    "_local_scalar_dense",
-    "copy",
-    "constant_pad_nd",
-}
+_CONSTANT_MAKERS = frozenset(
+    (
+        *FILLED,
+        *PLACING,
+        "where",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "tril",
+        "triu",
+        "local_scalar_dense",
+        "copy",
+        "constant_pad_nd",
+    )
+)
 
 
 @dataclass(slots=True)
@@ -204,7 +201,7 @@ class RootSearch:
 
     def _is_mask_constant(self, index: int) -> bool:
         detail = self._trace.details.get(index)
-        name = self._trace.records[index].info.name.split(".")[1].rstrip("_")
+        name = op_name(self._trace.records[index].info.name)
         if name not in _CONSTANT_MAKERS or detail is None or detail.out_nan:
             return False
         return not any(facts.nonfinite for facts in detail.inputs)

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from nanodoc.facts.calls import BINARY, CLASSIFICATION
+from nanodoc.facts.notes import NO_NUMBER, NumberNotes
 from nanodoc.instrument.torch_private import DisableTorchFunction
+from nanodoc.vocabulary.calls import ADDITIONS, BINARY, CLASSIFICATION, DRAWS, FACTORS
 
 _MOST_CLASSES = 1_000  # whose weights are kept
 # What rules ask for, and where torch's C functions take it.
@@ -31,9 +32,7 @@ _POSITIONS = {
     ("log_softmax", 1): "dim",
     ("scaled_dot_product_attention", 5): "is_causal",
 }
-_ADDING = ("add", "iadd", "radd", "sub", "isub")
-_MULTIPLYING = ("mul", "rmul", "div", "truediv", "itruediv")
-_DRAWING = ("rand", "normal", "uniform", "bernoulli", "multinomial", "dropout", "exponential")
+_DRAWING = (*DRAWS, "uniform", "bernoulli", "multinomial", "dropout", "exponential")
 _MOST_ROWS = 1 << 16
 _WHOLE = (torch.int64, torch.int32)
 _EXACT = 1 << 53
@@ -112,29 +111,32 @@ def version_of(given: list[torch.Tensor]) -> int:
     return 0
 
 
-def factor_of(name: str, args: Any, *, in_place: bool) -> dict[str, float]:
-    """What a multiplication makes of a number: by a number; in place also by a tensor, of which the
-    factor that is nearest to 1 counts."""
-    if name not in _MULTIPLYING or len(args) < 2:
-        return {}
-    if not in_place and not isinstance(args[1], (int, float)):
-        return {}
-    with contextlib.suppress(Exception), torch.no_grad(), DisableTorchFunction():
-        size = torch.as_tensor(args[1]).detach().double().abs().flatten()
-        factor = float(size[size.log().abs().argmin()])
-        return {"factor": factor if name in ("mul", "rmul") else 1 / factor}
-    return {}
-
-
-def offset_of(name: str, args: Any, *, turned: bool) -> dict[str, float]:
-    """What an addition or subtraction of a number adds; of one that is `turned`, 1 - x, the number
-    that x is taken from."""
-    number = args[1] if len(args) > 1 else None
-    if name not in _ADDING or not isinstance(number, (int, float)) or isinstance(number, bool):
-        return {}
+def number_notes(name: str, args: Any, *, in_place: bool, turned: bool) -> NumberNotes:
+    """What the call does with a number, of one that is `turned` (1 - x) what x is taken from; no
+    notes where it takes no number, or is no arithmetic."""
+    if len(args) < 2:
+        return NO_NUMBER
+    if name in FACTORS:
+        factor = _factor(name, args[1], in_place=in_place)
+        return NumberNotes(factor=factor) if factor is not None else NO_NUMBER
+    number = args[1]
+    if name not in ADDITIONS or not isinstance(number, (int, float)) or isinstance(number, bool):
+        return NO_NUMBER
     if turned:
-        return {"taken_from": float(number)}
-    return {"offset": float(number) if "add" in name else -float(number)}
+        return NumberNotes(taken_from=float(number))
+    return NumberNotes(offset=float(number) if name == "add" else -float(number))
+
+
+def _factor(name: str, by: Any, *, in_place: bool) -> float | None:
+    """What a multiplication or division makes of a number: by a number; in place also by a tensor,
+    of which the factor that is nearest to 1 counts."""
+    if not in_place and not isinstance(by, (int, float)):
+        return None
+    with contextlib.suppress(Exception), torch.no_grad(), DisableTorchFunction():
+        size = torch.as_tensor(by).detach().double().abs().flatten()
+        factor = float(size[size.log().abs().argmin()])
+        return factor if name == "mul" else 1 / factor
+    return None
 
 
 def fresh_generator(name: str, kwargs: Any) -> torch.Generator | None:
@@ -149,12 +151,12 @@ def fresh_generator(name: str, kwargs: Any) -> torch.Generator | None:
     return None
 
 
-def seed_of_draw(generator: torch.Generator | None) -> dict[str, float]:
-    """Its seed, where the call has drawn from it: dropout in eval mode does not."""
+def seed_of_draw(generator: torch.Generator | None) -> float | None:
+    """The seed of the generator, where the call has drawn from it: dropout in eval mode doesn't."""
     with contextlib.suppress(Exception):
         if generator is not None and not _is_fresh(generator):
-            return {"seeded": float(generator.initial_seed() % _EXACT)}
-    return {}
+            return float(generator.initial_seed() % _EXACT)
+    return None
 
 
 def _is_fresh(generator: torch.Generator) -> bool:

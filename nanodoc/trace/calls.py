@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,14 +18,14 @@ from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, RangeFacts, StepCalls
 from nanodoc.facts.crash import FailedCall, GivenFacts
+from nanodoc.facts.notes import NO_NUMBER, NOTHING, Draft
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.call_options import (
-    factor_of,
     fresh_generator,
-    offset_of,
+    number_notes,
     options_of,
     seed_of_draw,
     version_of,
@@ -33,12 +34,11 @@ from nanodoc.trace.modules import ModuleStack
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, caller_of, calling_places, resolved
+from nanodoc.vocabulary.names import canonical, spelled
 
 look_through(__file__)
 
-Measure = Callable[
-    [str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], dict[str, float]
-]
+Measure = Callable[[str, list[torch.Tensor], dict[str, Any], Any, list[ArgumentFacts]], Draft]
 
 _WEIGHTS = ("weight", "pos_weight")
 _MOST_CALLS = 50_000
@@ -114,26 +114,28 @@ class CallLog(TorchFunctionMode):
         except Exception as error:
             own, caller = calling_places(2)
             place, module = caller or own, self._stack.current
-            self._raised = (error, name, given, before, _settings(args, kwargs), place, module)
+            shown = spelled(_name_of(func))
+            self._raised = (error, shown, given, before, _settings(args, kwargs), place, module)
             raise
         made = outputs_of(out) if not isinstance(out, torch.Tensor) else [out]
         if not made:
             if name == "setitem" and given and (index := self._maker(given[0])) is not None:
-                self._calls[index][-1]["overwritten"] = 1.0
+                draft: Draft = self._calls[index][-1]
+                draft.notes = replace(draft.notes, overwritten=True)
             return out
         if name == "get" and not (given and _shares(made[0], given[0])):
             return out  # an attribute: .grad, .grad_fn
-        options, notes = self._looked_at(func, name, args, kwargs, given, out, before)
+        options, draft = self._looked_at(func, name, args, kwargs, given, out, before)
         own, caller = calling_places(2)
         if name == "grad":
             self._asked[len(self._calls)] = caller_of(caller or own)
         index = len(self._calls)
         in_place = any(made[0] is argument for argument in given)
-        notes |= {"written": written} if in_place else {}
-        notes |= factor_of(name, args, in_place=in_place) | offset_of(
-            name, args, turned=_is_turned(func)
-        )
-        notes |= seed_of_draw(generator)
+        number = number_notes(name, args, in_place=in_place, turned=_is_turned(func))
+        seed = seed_of_draw(generator)
+        if number is not NO_NUMBER or seed is not None or in_place:
+            times = written if in_place else None
+            draft.notes = replace(draft.notes, number=number, seed=seed, written=times)
         view = bool(given) and not in_place and _shares(made[0], given[0])
         self._calls.append(
             (
@@ -147,7 +149,7 @@ class CallLog(TorchFunctionMode):
                 view,
                 in_place,
                 options,
-                notes,
+                draft,
             )
         )
         # what an optimizer writes into stays the parameter; one call may write into many
@@ -169,7 +171,7 @@ class CallLog(TorchFunctionMode):
 
     def _looked_at(
         self, func: Any, name: str, args: Any, kwargs: Any, *seen: Any
-    ) -> tuple[dict[str, Any], dict[str, float]]:
+    ) -> tuple[dict[str, Any], Draft]:
         """(the call's options, what was measured of its values); nothing where the values can't be
         read: of tensors inside of vmap, of those without memory. The methods that a tensor's class
         has of its own are not asked."""
@@ -177,9 +179,9 @@ class CallLog(TorchFunctionMode):
             options = options_of(func, name, args, kwargs)
             given, out, before = seen
             if self._measure is None:
-                return options, {}
+                return options, Draft(NOTHING)
             return options, self._measure(name, given, options, out, before)
-        return {}, {}
+        return {}, Draft(NOTHING)
 
     def _argument(self, tensor: torch.Tensor) -> ArgumentFacts:
         made = self._maker(tensor)
@@ -280,7 +282,7 @@ class CallLog(TorchFunctionMode):
             view,
             in_place,
             options,
-            notes,
+            draft,
         ) in enumerate(self._calls):
             path, kind = modules[module] if module >= 0 else (None, None)
             calls.append(
@@ -299,7 +301,7 @@ class CallLog(TorchFunctionMode):
                     view=view,
                     in_place=in_place,
                     options=options,
-                    notes=notes,
+                    notes=draft.notes,
                 )
             )
         return StepCalls(calls=tuple(calls), losses=tuple(self._losses))
@@ -307,22 +309,16 @@ class CallLog(TorchFunctionMode):
 
 def _is_turned(func: Any) -> bool:
     """`1 - x`, which is a method of x."""
-    return "rsub" in str(getattr(func, "__name__", ""))
+    return "rsub" in _name_of(func)
 
 
 def plain_name(func: Any) -> str:
-    """`__rsub__` and `relu_` are `sub` and `relu` to a reader."""
-    name = str(getattr(func, "__name__", func)).strip("_")
-    return {
-        "rsub": "sub",
-        "rmul": "mul",
-        "radd": "add",
-        "rtruediv": "truediv",
-        "isub": "sub",
-        "imul": "mul",
-        "iadd": "add",
-        "log_sigmoid": "logsigmoid",  # as torch.nn.functional has it
-    }.get(name, name)
+    """The one name of all spellings of a function: `__rsub__`, `sub_` and `subtract` are `sub`."""
+    return canonical(_name_of(func))
+
+
+def _name_of(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
 
 
 def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -16,16 +16,13 @@ from functools import cached_property
 from nanodoc.facts.graph import ModuleEdge
 from nanodoc.trace.flow import INSIDE, FlowLog, Source
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.ops import plain_name
+from nanodoc.vocabulary.calls import ADDITIONS, FACTORS, REDUCTIONS
+from nanodoc.vocabulary.names import op_name
+from nanodoc.vocabulary.ops import FLAT
 
-# Their derivative is zero everywhere: gradient flows, and is nothing.
-FLAT = {"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside"}
-
-
-_ADDS = {"add", "sub", "rsub", "stack", "cat", "sum", "mean"}
-_SUMS = _ADDS | {
-    "mul",
-    "div",
+_ADDS = frozenset((*ADDITIONS, *REDUCTIONS, "rsub", "stack", "cat"))
+_LINEAR = _ADDS | {
+    *FACTORS,
     "neg",
     "view",
     "reshape",
@@ -33,7 +30,6 @@ _SUMS = _ADDS | {
     "unsqueeze",
     "clone",
     "to_copy",
-    "_to_copy",
     "alias",
 }
 
@@ -137,7 +133,7 @@ class GradFlow:
 
     def ends(self, producer: int) -> bool:
         """The op's derivative is zero everywhere, and such ops count as ends here."""
-        return self._flat and plain_name(self.trace.records[producer].info.name) in FLAT
+        return self._flat and op_name(self.trace.records[producer].info.name) in FLAT
 
     @cached_property
     def loss_values(self) -> int:
@@ -218,7 +214,7 @@ class GradFlow:
         loss."""
         wanted = {i for i in numbers if i in self.live and i in self.flow.single}
         return any(
-            plain_name(self.trace.records[i].info.name) in _ADDS | {"lift_fresh"} for i in wanted
+            op_name(self.trace.records[i].info.name) in _ADDS | {"lift_fresh"} for i in wanted
         )
 
     def dead_terms(self) -> list[tuple[int, Cut]]:
@@ -252,10 +248,10 @@ class GradFlow:
         seen: set[int] = set()
         while queue:
             index = queue.pop()
-            name = plain_name(self.trace.records[index].info.name)
+            name = op_name(self.trace.records[index].info.name)
             if (
                 index in seen
-                or name not in _SUMS
+                or name not in _LINEAR
                 or (index not in self.flow.single and name != "stack")
             ):
                 continue

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from nanodoc.facts.notes import OpNotes
 from nanodoc.facts.ops import TensorFacts, ValuesAt
 from nanodoc.tensors.plain import local_parts
 from nanodoc.trace.exchanges import Exchanges
@@ -66,7 +67,7 @@ class OpDetail:
     values_at: list[ValuesAt | None] = field(default_factory=list)
     upcast_absmax: float | None = None
     received: bool = False
-    notes: dict[str, float] = field(default_factory=dict)
+    notes: OpNotes | None = None
     gathered: list[ValuesAt | None] = field(default_factory=list)
     error: str | None = None
 
@@ -97,7 +98,7 @@ def examine_call(
     detail = OpDetail(before, [], scalars, pointwise, gathered=gathered)
     # what these run by themselves would be collectives
     sharded = local_parts(given := tensors_in((*args, *kwargs.values()))) is not given
-    notes = op_notes(func, args, kwargs) if not sharded else {}
+    notes = op_notes(func, args, kwargs) if not sharded else None
     with Exchanges() if sharded else nullcontext() as exchanges:
         out = call_op(func, args, kwargs)
     detail.received = exchanges is not None and exchanges.received_only

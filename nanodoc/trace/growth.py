@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from nanodoc.facts.ops import GrowthPoint, OpFacts
 from nanodoc.trace.graph import StepTrace
-from nanodoc.trace.ops import plain_name
+from nanodoc.vocabulary.names import op_name
+from nanodoc.vocabulary.ops import AMPLIFIERS
 
 if TYPE_CHECKING:
     from nanodoc.trace.record import Ref
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _LONGEST = 96
 _SHOWN = 6
 _CASTS = 4
-_AMPLIFIERS = ("exp", "expm1", "exp2", "sinh", "cosh", "div", "reciprocal", "rsqrt")
 _FAR, _HUGE, _MODEST = 1e6, 1e10, 1e4
 _STEP = 2.0  # a point that changes the value by less tells nothing
 
@@ -48,12 +48,12 @@ def amplifier_of(trace: StepTrace, index: int) -> OpFacts | None:
     input back: an exponential, or a division by next to nothing."""
     best: tuple[float, int] | None = None
     for point in _back(trace, index):
-        name = plain_name(trace.records[point.index].info.name)
+        name = op_name(trace.records[point.index].info.name)
         finite = math.isfinite(point.value) and point.position is not None
         grew = point.value / max(point.largest, 1e-30) if finite else 0.0
         if (
             point.index != index
-            and name in _AMPLIFIERS
+            and name in AMPLIFIERS
             and grew >= _FAR
             and point.value >= _HUGE
             and point.largest <= _MODEST
@@ -119,7 +119,7 @@ def _walk(trace: StepTrace, index: int) -> list[GrowthPoint]:
     last: _Point | None = None
     for last in _back(trace, index):
         record = trace.records[last.index]
-        name = _where(trace, record.module) or plain_name(record.info.name)
+        name = _where(trace, record.module) or op_name(record.info.name)
         points.append(GrowthPoint(what=name, absmax=last.value))
     if last is not None and last.position is not None:
         ref = trace.records[last.index].inputs[last.position]

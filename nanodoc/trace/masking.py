@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from nanodoc.facts.ops import OpFacts, ValuesAt
 from nanodoc.trace.examine import Positions, Request
 from nanodoc.trace.graph import StepTrace
+from nanodoc.vocabulary.names import op_name
 
 _HOPS = 64  # forward ops looked at downstream of the singular one
 _GUARD_SHARE = 0.5  # of the elements a guard discards, at least this share is singular
@@ -101,7 +102,7 @@ def find_mask(
                 continue
             reached.add(reader)
             queue.append(reader)
-            name = record.info.name.split(".")[1].rstrip("_")
+            name = op_name(record.info.name)
             fed = [i for i, (log, n) in enumerate(record.inputs) if n and log[n - 1] in reached]
             if name == "where" and len(record.inputs) == 3 and fed and fed[0] in (1, 2):
                 found.append(

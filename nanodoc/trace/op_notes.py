@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from nanodoc.facts.notes import CtcLengths, Divisor, KeptTargets, MaskedRows, OpNotes
 
-def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, float]:
-    """Counts for the ops listed in `_NOTES`, taken before the op runs; empty for the rest."""
+
+def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> OpNotes | None:
+    """Counts for the ops listed in `_NOTES`, taken before the op runs; None for the rest."""
     note = _NOTES.get(func.name().removeprefix("aten::").split(".")[0])
     if note is None:
-        return {}
+        return None
     named = {
         a.name: args[i] if i < len(args) else kwargs.get(a.name, a.default_value)
         for i, a in enumerate(func._schema.arguments)
@@ -20,86 +23,78 @@ def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> dict[str, float]:
     try:
         return note(named)
     except (RuntimeError, TypeError, KeyError, IndexError):  # an overload without these arguments
-        return {}
+        return None
 
 
-def _softmax(a: dict[str, Any]) -> dict[str, float]:
+def _masked_rows(masked: torch.Tensor) -> MaskedRows:
+    return MaskedRows(rows=masked.numel(), fully_masked=int(masked.sum()))
+
+
+def _softmax(a: dict[str, Any]) -> MaskedRows:
     x = a["self"]
     dims = a["dim"]
-    masked = (
+    return _masked_rows(
         torch.isneginf(x).all(dims)
         if not isinstance(dims, (list, tuple))
         else torch.isneginf(x).flatten(1).all(1)
     )
-    return {"rows": float(masked.numel()), "fully_masked_rows": float(masked.sum())}
 
 
-def _logsumexp(a: dict[str, Any]) -> dict[str, float]:
-    masked = (
+def _logsumexp(a: dict[str, Any]) -> MaskedRows:
+    return _masked_rows(
         torch.isneginf(a["self"]).all(a["dim"][0])
         if len(a["dim"]) == 1
         else torch.isneginf(a["self"]).amin(a["dim"])
     )
-    return {"rows": float(masked.numel()), "fully_masked_rows": float(masked.sum())}
 
 
-def _attention(a: dict[str, Any]) -> dict[str, float]:
+def _attention(a: dict[str, Any]) -> MaskedRows | None:
     mask = a.get("attn_mask", a.get("attn_bias"))
     if not isinstance(mask, torch.Tensor):
-        return {}
+        return None
     closed = ~mask if mask.dtype == torch.bool else torch.isneginf(mask)
-    rows = closed.all(-1)
-    return {"rows": float(rows.numel()), "fully_masked_rows": float(rows.sum())}
+    return _masked_rows(closed.all(-1))
 
 
-def _nll(a: dict[str, Any]) -> dict[str, float]:
-    kept = (a["target"] != a["ignore_index"]).sum()
-    notes = {
-        "targets": float(a["target"].numel()),
-        "kept_targets": float(kept),
-        "ignore_index": float(a["ignore_index"]),
-    }
-    if isinstance(a.get("weight"), torch.Tensor) and kept:
-        labels = a["target"][a["target"] != a["ignore_index"]]
-        notes["kept_weight"] = float(a["weight"][labels].sum())
-    return notes
+def _nll(a: dict[str, Any]) -> KeptTargets:
+    kept = a["target"] != a["ignore_index"]
+    weight = None
+    if isinstance(a.get("weight"), torch.Tensor) and bool(kept.any()):
+        weight = float(a["weight"][a["target"][kept]].sum())
+    return KeptTargets(
+        targets=a["target"].numel(),
+        kept=int(kept.sum()),
+        ignore_index=int(a["ignore_index"]),
+        weight=weight,
+    )
 
 
-def _ctc(a: dict[str, Any]) -> dict[str, float]:
+def _ctc(a: dict[str, Any]) -> CtcLengths:
     frames = torch.as_tensor(a["input_lengths"]).flatten().cpu()
     labels = torch.as_tensor(a["target_lengths"]).flatten().cpu()
     short = (labels > frames).nonzero().flatten()
-    notes = {"targets": float(labels.numel()), "too_long": float(short.numel())}
     if short.numel():
         first = int(short[0])
-        notes |= {
-            "first_sample": float(first),
-            "first_frames": float(frames[first]),
-            "first_labels": float(labels[first]),
-        }
-    elif labels.numel():
-        # repeated labels need a blank frame between them, so labels + repeats may exceed the frames
-        notes["tight"] = float((labels * 2 > frames).sum())
-    return notes
+        return CtcLengths(
+            targets=labels.numel(),
+            too_long=short.numel(),
+            first=(first, int(frames[first]), int(labels[first])),
+        )
+    # repeated labels need a blank frame between them, so labels + repeats may exceed the frames
+    tight = int((labels * 2 > frames).sum())
+    return CtcLengths(targets=labels.numel(), too_long=0, tight=tight)
 
 
-def _variance(a: dict[str, Any]) -> dict[str, float]:
+def _variance(a: dict[str, Any]) -> Divisor:
     x, dims = a["self"], a.get("dim")
-    count = x.numel() if not dims else _product([x.shape[d] for d in dims])
+    count = x.numel() if not dims else math.prod(x.shape[d] for d in dims)
     correction = a.get("correction")
     if correction is None:
         correction = 1 if a.get("unbiased", True) else 0
-    return {"count": float(count), "correction": float(correction)}
+    return Divisor(count=count, correction=float(correction))
 
 
-def _product(sizes: list[int]) -> int:
-    result = 1
-    for size in sizes:
-        result *= size
-    return result
-
-
-_NOTES: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
+_NOTES: dict[str, Callable[[dict[str, Any]], OpNotes | None]] = {
     "_softmax": _softmax,
     "_log_softmax": _softmax,
     "_safe_softmax": _softmax,

@@ -11,28 +11,17 @@ from typing import Any, NamedTuple
 import torch
 
 from nanodoc.instrument.originals import call
+from nanodoc.vocabulary.calls import FRESH, UNWRITTEN
 
 _Tensor = torch.Tensor
 _COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d")
 _RECEIVING = ("recv_", "recv_any_source_")
 _MESSAGES = ("send", *_RECEIVING)
 """They are not waited for: another rank may first have to be sent something."""
-_IN_PLACE = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
+_C10D_IN_PLACE = ("allreduce_", "allreduce_coalesced_", "broadcast_", "reduce_")
 _READING = ("send", "barrier", "monitored_barrier_", "check_for_nan")
 """Of the namespace c10d; the others write into their first argument, which held nothing before.
 Their schemas say nothing of it."""
-_UNWRITTEN = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
-_LIKE = (
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-)
 
 
 class OpInfo(NamedTuple):
@@ -100,7 +89,7 @@ def describe_op(func: Any) -> OpInfo:
     base = str(func).split(".")[1] if "." in str(func) else str(func)
     receives, given = False, 0
     if str(func).startswith("c10d.") and base not in _READING:
-        receives, given = base in _RECEIVING, int(base not in _IN_PLACE)
+        receives, given = base in _RECEIVING, int(base not in _C10D_IN_PLACE)
         writes = not receives
         written = ((0, schema.arguments[0].name),) if writes else ()
         view = False
@@ -109,10 +98,10 @@ def describe_op(func: Any) -> OpInfo:
         writes,
         written,
         view or base == "_unsafe_view",
-        base in _UNWRITTEN,
+        base in UNWRITTEN,
         receives,
         given,
-        base in _LIKE + _UNWRITTEN,
+        base in (*FRESH, *UNWRITTEN),
         tuple(a.name for a in schema.arguments if a.kwarg_only and _is_written(a)),
     )
 
@@ -188,10 +177,3 @@ def _constant(value: complex) -> torch.Tensor:
     """A number as TorchScript keeps it, in the widest type of its kind."""
     widest = {float: torch.float64, complex: torch.complex128}
     return torch.tensor(value, dtype=widest.get(type(value)), device="cpu")
-
-
-@cache
-def plain_name(op: str) -> str:
-    """`aten.add_.Tensor` as `add`, `torch.as_tensor` as `as_tensor`."""
-    parts = op.split(".")
-    return (parts[1] if len(parts) > 1 else parts[0]).strip("_")

@@ -11,15 +11,15 @@ from nanodoc.facts.calls import RangeFacts
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.torch_private import DisableTorchFunction
 from nanodoc.trace.spans import calling_places, resolved
+from nanodoc.vocabulary.calls import CLASSIFICATION
 
 look_through(__file__)
 
 RANGED = frozenset(
     (
+        *CLASSIFICATION,
         "embedding",
         "embedding_bag",
-        "cross_entropy",
-        "nll_loss",
         "one_hot",
         "index_select",
         "gather",
@@ -27,7 +27,6 @@ RANGED = frozenset(
         "getitem",
     )
 )
-_LABELS = ("cross_entropy", "nll_loss")
 _MOST_SAMPLES = 16
 
 
@@ -54,7 +53,7 @@ def out_of_range(
             own, caller = calling_places(3)
             return RangeFacts(
                 function=name,
-                label=name in _LABELS,
+                label=name in CLASSIFICATION,
                 size=size,
                 value=int(indices[tuple(first)]),
                 position=tuple(first),
@@ -117,7 +116,7 @@ def _judged(name: str, args: Any, kwargs: Any) -> tuple[torch.Tensor, int, int |
             if _integers(ids) and isinstance(weight, torch.Tensor)
             else None
         )
-    if name in _LABELS:
+    if name in CLASSIFICATION:
         logits, target = values[0], values[1] if len(values) > 1 else kwargs.get("target")
         ignored = kwargs.get("ignore_index", -100)
         if not _integers(target) or not isinstance(logits, torch.Tensor):

@@ -7,8 +7,8 @@ import ast
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import line_span
 from nanodoc.trace.parsed import function_around, nodes_of
-
-_JOINING = frozenset(("cat", "concat", "concatenate", "stack"))
+from nanodoc.vocabulary.calls import JOINS
+from nanodoc.vocabulary.names import canonical
 
 
 def lines_repeating(file: str) -> list[SourceSpan]:
@@ -34,7 +34,11 @@ def lines_repeating(file: str) -> list[SourceSpan]:
 def _repeated(node: ast.AST) -> str | None:
     """The name whose value is given several times."""
     given: ast.AST | None = node.value if isinstance(node, ast.Return) else None
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _JOINING and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and canonical(getattr(node.func, "attr", "")) in JOINS
+        and node.args
+    ):
         given = node.args[0]
     if isinstance(given, (ast.Tuple, ast.List)):
         names = [each.id for each in given.elts if isinstance(each, ast.Name)]

@@ -14,14 +14,14 @@ from typing import Any
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.files import USER, frame_kind, line_span
 from nanodoc.trace.parsed import definition_of, function_around, nodes_of, statements_of, tree_of
+from nanodoc.vocabulary.calls import RESHAPING
+from nanodoc.vocabulary.source import CONVERTING, MAKING_TENSORS
 
 Key = int | str
 _DEEPEST = 8
 # methods that give their object's values in another place, dtype or shape
-_SAME = frozenset(
-    ("to", "cuda", "cpu", "long", "int", "float", "contiguous", "pin_memory", "clone", "detach")
-) | {"view", "reshape", "flatten", "requires_grad_", "numpy", "squeeze", "unsqueeze"}
-_OF_LISTS = frozenset(("tensor", "as_tensor", "LongTensor", "FloatTensor", "array", "stack"))
+_VALUES_KEPT = frozenset((*CONVERTING, *RESHAPING, "squeeze", "unsqueeze"))
+_OF_LISTS = frozenset((*MAKING_TENSORS, "stack"))
 _AROUND = frozenset(("enumerate", "tqdm", "iter", "track"))
 
 
@@ -154,7 +154,7 @@ def _of_expression(
         if inner is not None:
             return _of_expression(scope, inner, path[1:], node, depth - 1)
     if isinstance(value, ast.Call):
-        if isinstance(value.func, ast.Attribute) and value.func.attr in _SAME:
+        if isinstance(value.func, ast.Attribute) and value.func.attr in _VALUES_KEPT:
             return _of_expression(scope, value.func.value, path, node, depth - 1)
         if not path and (filled := _filled_at(scope, value, node.lineno)) is not None:
             return scope.span(filled)
@@ -344,7 +344,7 @@ def _moves(value: ast.expr, name: str) -> bool:
     while (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Attribute)
-        and value.func.attr in _SAME
+        and value.func.attr in _VALUES_KEPT
     ):
         value = value.func.value
     return isinstance(value, ast.Name) and value.id == name

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from nanodoc.trace.parsed import own_nodes, statements_of
+from nanodoc.vocabulary.source import CONVERTING, MAKING_TENSORS
 
 _INDICES = ("randperm", "permutation")
 _SHUFFLES = ("shuffle", "permutation", "permuted")
 _STATES = ("get_state", "set_state", "getstate", "setstate", "get_rng_state", "set_rng_state")
 _SEEDS = ("seed", "manual_seed", "seed_everything", "set_seed")
 _GENERATORS = ("generator", "random_state", "seed", "rng")
-_RANGES = ("arange", "range")
-_METHODS = ("float", "long", "double", "int", "to", "astype", "clone", "copy", "cpu", "to_numpy")
-_OF_ROWS = (
-    *_METHODS,
-    *("tensor", "as_tensor", "from_numpy", "array", "asarray", "FloatTensor", "LongTensor"),
-)
+_COUNTING = ("arange", "range")
+_OF_ROWS = (*CONVERTING, *MAKING_TENSORS)
 
 Order = object
 """What tells one random order from another."""
@@ -213,7 +210,7 @@ def _bind(name: str, value: ast.expr, orders: Orders, scope: ast.AST, line: int)
         orders.cuts[name] = cut
     if isinstance(value, ast.Call):
         inner = value.args[0] if called(value) == "list" and value.args else value
-        if isinstance(inner, ast.Call) and called(inner) in _RANGES:
+        if isinstance(inner, ast.Call) and called(inner) in _COUNTING:
             orders.ranges.add(name)
         elif called(value) in _INDICES and taken is None:
             orders.indices[name] = orders.order(value)
@@ -319,7 +316,7 @@ def _within(value: ast.expr) -> ast.expr | None:
         return value.value
     if not isinstance(value, ast.Call) or called(value) not in _OF_ROWS:
         return None
-    if isinstance(value.func, ast.Attribute) and called(value) in _METHODS:
+    if isinstance(value.func, ast.Attribute) and called(value) in CONVERTING:
         return value.func.value
     return value.args[0] if value.args else None
 

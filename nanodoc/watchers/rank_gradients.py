@@ -20,6 +20,8 @@ from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.tensors.plain import is_plain
 from nanodoc.trace.parsed import nodes_of
 from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import CLASSIFICATION, FACTORS
+from nanodoc.vocabulary.names import canonical
 from nanodoc.watchers.watch import Watch
 
 _MOST = 65_536  # elements of each parameter that are looked at
@@ -28,10 +30,7 @@ _WAVES = (0.7, 1.3, 2.1, 2.9)
 """Frequencies of the directions that gradients are projected on: any four that have nothing to do
 with a layer's shape."""
 _MEAN = 1  # `Reduction::Mean` of ATen
-_DIVIDES = {"div", "div_", "true_divide", "true_divide_", "__truediv__", "__itruediv__", "__idiv__"}
 _RANKS = re.compile(r"world|(num|n)_?(ranks|gpus|replicas|proc)|nproc", re.IGNORECASE)
-_COMPARES = {"cross_entropy", "nll_loss"}
-_SCALES = {"mul", "mul_", "__mul__", "__rmul__", "__imul__"}
 
 
 class RankGradientsWatch(Watch):
@@ -122,11 +121,11 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
-        if len(args) == 2 and (name in _DIVIDES or name in _SCALES):
+        name = canonical(getattr(func, "__name__", ""))
+        if len(args) == 2 and name in FACTORS:
             with contextlib.suppress(Exception):  # a tensor of a class of the user's
-                self._look(args[0], args[1], divides=name in _DIVIDES)
-        elif name in _COMPARES:
+                self._look(args[0], args[1], divides=name == "div")
+        elif name in CLASSIFICATION:
             own, caller = calling_places(2)
             self.compares = caller or own
         return call(func, *args, **(kwargs or {}))
@@ -172,7 +171,7 @@ def _divisor(node: ast.AST) -> ast.expr | None:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, operators):
         return node.value
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-        return node.args[0] if node.func.attr in (*_DIVIDES, *_SCALES) else None
+        return node.args[0] if canonical(node.func.attr) in FACTORS else None
     return None
 
 

@@ -85,6 +85,25 @@ def test_the_size_of_weights_is_a_penalty(form: str) -> None:
     assert (CODE in codes(model, loss_fn, list(x))) == ("subtracted" in form or form == "squares")
 
 
+def test_the_line_that_turns_a_penalty() -> None:
+    """`1 - x` turns the sign as `-x` does, though x is its only argument."""
+    torch.manual_seed(0)
+
+    def loss_fn(model: nn.Sequential, batch: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(model(batch), batch[:, :3].argmax(1))
+        size = model[0].weight.pow(2).sum()
+        reward = 1.0 - size
+        return loss + reward
+
+    model = nn.Sequential(nn.Linear(6, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    data = list(torch.randn(12, 16, 6))
+    recipe = Recipe(model=model, optimizer=optimizer, loss_fn=loss_fn, data=data)
+    (finding,) = (found for found in diagnose(recipe, 12) if found.code == CODE)
+    assert finding.culprit.location is not None
+    assert finding.culprit.location.code.strip() == "reward = 1.0 - size"
+
+
 def proximal(ratio: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
     clipped = torch.clamp(ratio, 0.8, 1.2)
     return torch.max(-advantages * ratio, -advantages * clipped).mean()

@@ -12,6 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanodoc.facts.failure import Failure
+from nanodoc.facts.notes import (
+    CallNotes,
+    ClassCounts,
+    CtcLengths,
+    LabelNotes,
+    LossNotes,
+    MaskedRows,
+    NumberNotes,
+    Range,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.heartbeat.last_words import failure_of, note_failure
 from nanodoc.heartbeat.trail import TrailWriter, shared_page
@@ -22,6 +32,25 @@ from nanodoc.supervise.wire import Receiver, WireError, opened, packed
 def test_a_dataclass_arrives_as_it_was_sent() -> None:
     signs = VitalSigns(steps=3, losses=(1.0, float("inf")))
     assert Receiver().feed(packed("report", signs)) == [("report", signs)]
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        CallNotes(
+            value=1.5,
+            loss=LossNotes(targets=Range(0.0, 1.0)),
+            labels=LabelNotes(
+                classes=3, targets=8, counts=ClassCounts(top=1, top_count=4, least_count=2, seen=3)
+            ),
+            number=NumberNotes(taken_from=1.0),
+        ),
+        MaskedRows(rows=4, fully_masked=1),
+        CtcLengths(targets=2, too_long=1, first=(0, 3, 5)),
+    ],
+)
+def test_notes_arrive_as_they_were_sent(notes: object) -> None:
+    assert Receiver().feed(packed("notes", notes)) == [("notes", notes)]
 
 
 @given(

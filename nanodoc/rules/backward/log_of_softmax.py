@@ -28,8 +28,9 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.rules.base import birth_claim, count
-from nanodoc.rules.forward.domain import LOGS, at_failure, probability_source
+from nanodoc.rules.forward.domain import at_failure, probability_source
 from nanodoc.rules.rewrite import log_softmax
+from nanodoc.vocabulary.ops import LOGS, PROBABILITIES
 
 
 @rule(
@@ -78,5 +79,5 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _masked_before(birth: Birth) -> bool:
     """The softmax was given −inf: its zeros are meant."""
-    softmax = next((op for op in birth.upstream if op.short in ("softmax", "safe_softmax")), None)
+    softmax = next((op for op in birth.upstream if op.short in PROBABILITIES), None)
     return softmax is not None and any(fact.neginf for fact in softmax.inputs)

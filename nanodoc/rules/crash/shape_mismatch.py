@@ -29,7 +29,6 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.remedy import ChangeInput
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import RESHAPING
 from nanodoc.facts.crash import CrashFacts, FailedCall, StateFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
@@ -42,6 +41,7 @@ from nanodoc.rules.crash.mismatch_claims import (
     from_torch,
     mismatch_claim,
 )
+from nanodoc.vocabulary.calls import RESHAPING
 
 _SHAPE = re.compile(
     r"shapes? cannot be multiplied|must match the size of tensor|is invalid for input of size"

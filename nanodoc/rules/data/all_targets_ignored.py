@@ -25,6 +25,7 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import KeptMean
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import KeptTargets
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.rewrite import sum_over_kept
 
@@ -44,20 +45,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
         notes = site.notes
-        if not site.short.startswith("nll_loss") or birth.kind != "nan":
+        if not isinstance(notes, KeptTargets) or birth.kind != "nan":
             continue
-        kept, weight = notes.get("kept_targets"), notes.get("kept_weight")
-        if kept == 0:
-            ignored = int(notes["ignore_index"])
+        ignored = notes.ignore_index
+        if notes.kept == 0:
             title = f"every target of this batch is ignored (ignore_index={ignored})"
             text = (
-                f"All {int(notes['targets'])} targets equal ignore_index={ignored}, so the mean "
+                f"All {notes.targets} targets equal ignore_index={ignored}, so the mean "
                 "is over no elements: 0/0 = NaN."
             )
-        elif weight == 0:
+        elif notes.weight == 0:
             title = "every kept target has class weight zero"
             text = (
-                f"The class weights of the {int(kept or 0)} kept targets sum to 0, so the weighted "
+                f"The class weights of the {notes.kept} kept targets sum to 0, so the weighted "
                 "mean is 0/0 = NaN."
             )
         else:
@@ -70,13 +70,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=text,
             exact=1.0,
             specificity=Specificity.EXACT,
-            extra=[("targets", int(notes["targets"])), ("kept targets", int(kept or 0))],
+            extra=[("targets", notes.targets), ("kept targets", notes.kept)],
             fixes=[
                 Fix(
                     title='use reduction="sum" and divide by max(number of kept targets, 1), or '
                     "skip a batch without targets",
                     confidence="likely",
-                    patch=sum_over_kept(site, int(notes["ignore_index"])) if kept == 0 else None,
+                    patch=sum_over_kept(site, ignored) if notes.kept == 0 else None,
                     remedy=KeptMean(location=site.location),
                 )
             ],

@@ -24,22 +24,25 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import (
-    ATTENTION,
-    RESHAPING,
-    ArgumentFacts,
-    CallFacts,
-    StepCalls,
-    is_attention,
-)
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import (
+    ATTENTION,
+    BATCHED_PRODUCTS,
+    CASTS,
+    COPIES,
+    DROPOUTS,
+    FACTORS,
+    MASKING,
+    POSITION_NORMALISATIONS,
+    RESHAPING,
+)
 
-_PRODUCTS = ("matmul", "bmm")
-_SCALING = ("mul", "rmul", "div", "truediv", "to", "type_as", "float", "half")
-_OF_SCORES = (*_SCALING, "add", "masked_fill", "where", "dropout", "contiguous", "clone")
-_NORMS = ("layer_norm", "rms_norm", "normalize", "contiguous", "clone")
+_RESCALING = (*FACTORS, *CASTS)
+_OF_SCORES = (*_RESCALING, *MASKING, *DROPOUTS, *COPIES, "add")
+_OF_EACH_ROW = (*POSITION_NORMALISATIONS, *COPIES, "normalize")
 
 
 @rule(
@@ -81,7 +84,7 @@ def _queries(calls: StepCalls, call: CallFacts) -> ArgumentFacts | None:
     made = calls.maker(call.arguments[0])
     while made is not None and made.arguments and made.name in _OF_SCORES:
         made = calls.maker(made.arguments[0])
-    return made.arguments[0] if made is not None and made.name in _PRODUCTS else None
+    return made.arguments[0] if made is not None and made.name in BATCHED_PRODUCTS else None
 
 
 def _split(calls: StepCalls, queries: ArgumentFacts) -> CallFacts | None:
@@ -94,7 +97,7 @@ def _split(calls: StepCalls, queries: ArgumentFacts) -> CallFacts | None:
             heads_last = given == (n, positions, heads * width)
             apart = queries.shape == made.shape and positions > 1 and heads > 1 and width > 1
             return made if heads_last and apart else None
-        if made.name not in (*_SCALING, *_NORMS):
+        if made.name not in (*_RESCALING, *_OF_EACH_ROW):
             return None
         made = calls.maker(made.arguments[0])
     return None

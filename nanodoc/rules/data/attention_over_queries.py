@@ -23,13 +23,13 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import DROPOUTS, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import BATCHED_PRODUCTS, CASTS, COPIES, DROPOUTS
 
-_PRODUCTS = ("matmul", "bmm")
-_AS_THEY_ARE = (*DROPOUTS, "to", "type_as", "float", "half", "contiguous", "clone")
+_AS_THEY_ARE = (*CASTS, *COPIES, *DROPOUTS)
 
 
 @rule(
@@ -42,7 +42,7 @@ _AS_THEY_ARE = (*DROPOUTS, "to", "type_as", "float", "half", "contiguous", "clon
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        made = _weights(calls, call) if call.name in _PRODUCTS else None
+        made = _weights(calls, call) if call.name in BATCHED_PRODUCTS else None
         if made is None or not _goes_over_queries(made, call):
             continue
         queries, keys = made.shape[-2:]

@@ -8,14 +8,12 @@ from typing import Unpack
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.calls import RECURRENT, ArgumentFacts, CallFacts, StepCalls
-from nanodoc.facts.course import SUPERVISED
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import BatchLeaf
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import Told, location_key
-
-_LAYERS = ("linear", "conv1d", "conv2d", "conv3d")
+from nanodoc.vocabulary.calls import READERS, RECURRENT, SUPERVISED
 
 
 def batch_claim(
@@ -87,7 +85,7 @@ def consumers(calls: StepCalls, leaf: str) -> list[CallFacts]:
     """The layers that take this part of the batch as it is."""
     found = []
     for call in calls.calls:
-        if call.arguments and call.name in (*_LAYERS, *RECURRENT):
+        if call.arguments and call.name in (*READERS, *RECURRENT):
             made = calls.origin(call.arguments[0])
             if isinstance(made, ArgumentFacts) and made.leaf == leaf:
                 found.append(call)
@@ -119,7 +117,7 @@ def compares_with(evidence: Evidence, shape: tuple[int, ...]) -> bool:
     losses = [call for call in calls.calls if call.index in reaching]
     # an overlap (Dice) is a product
     by_overlap = not any(call.name in SUPERVISED for call in losses)
-    compares = (*SUPERVISED, "sub", "rsub", *(("mul",) if by_overlap else ()))
+    compares = (*SUPERVISED, "sub", *(("mul",) if by_overlap else ()))
     size = tuple(number for number in shape if number > 1)
     return any(
         tuple(number for number in side.shape[1:] if number > 1) == size

@@ -44,11 +44,11 @@ _SEVERAL = 4
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
-        blanks = call.notes.get("blanks", 0.0)
-        if call.name != "ctc_loss" or not blanks:
+        found = call.notes.blanks
+        if found is None or not found.blanks:
             continue
-        labels, blank = call.notes["labels"], call.options.get("blank", 0)
-        padding = call.notes["blanks_behind"] >= _OF_PADDING * blanks
+        labels, blanks, blank = found.labels, found.blanks, call.options.get("blank", 0)
+        padding = found.behind >= _OF_PADDING * blanks
         made = evidence.inspection.labels_at if evidence.inspection is not None else None
         culprit = (
             at_call(call, evidence)
@@ -63,14 +63,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(culprit.location) or ("labels", "blank"),
-            title=f"{blanks:.0f} of {labels:.0f} labels are {blank}, the blank of the CTC loss",
+            title=f"{blanks} of {labels} labels are {blank}, the blank of the CTC loss",
             explanation=why,
             culprit=culprit,
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.5 if blanks >= _SEVERAL else 0.0),
             notes=[
                 ("blank", str(blank)),
-                ("labels", f"{labels:.0f}"),
+                ("labels", str(labels)),
                 ("compared at", call.site.place if call.site is not None else None),
             ],
             fix="count only labels in target_lengths"

@@ -31,16 +31,16 @@ from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import ReplaceArgument
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import DRAWS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of, op_of
 from nanodoc.rules.rewrite import on_argument
+from nanodoc.vocabulary.calls import DRAWS, FACTORS, FROM_ARRAYS, REGRESSION
 
-_BY_HAND = ("sub", "mul", "truediv", "div")
-_CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
-_TAKING = ("getitem", "index_select")
-_PARTS = ("add", "radd", "sub", "mul")
+_COMPARED_BY_HAND = ("sub", *FACTORS)
+_ROWS_TAKEN = ("getitem", "index_select")
+_COMBINING = ("add", "sub", "mul")
 
 
 @rule(
@@ -64,11 +64,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if not _outer(first.shape, second.shape):
             continue
         if (call.name in REGRESSION and not _on_purpose(calls, call)) or (
-            call.name in _BY_HAND and _by_accident(calls, call, first, second)
+            call.name in _COMPARED_BY_HAND and _by_accident(calls, call, first, second)
         ):
             yield _broadcast(rule, evidence, call)
             return
-        if call.name in _PARTS and _of_one_prediction(calls, call, first, second):
+        if call.name in _COMBINING and _of_one_prediction(calls, call, first, second):
             yield _broadcast(rule, evidence, call, parts=True)
             return
 
@@ -112,9 +112,9 @@ def _by_accident(
 def _brought(calls: StepCalls, given: CallFacts, source: CallFacts) -> bool:
     """The step makes both from what is no tensor, such as a replay buffer's arrays: row by row."""
     behind, _ = calls.behind(source)
-    inputs = (call for call in calls.calls if call.index in behind and call.name in _CONVERSIONS)
+    inputs = (call for call in calls.calls if call.index in behind and call.name in FROM_ARRAYS)
     return (
-        given.name in _CONVERSIONS
+        given.name in FROM_ARRAYS
         and not given.arguments
         and any(call.shape[:1] == given.shape[:1] for call in inputs)
     )
@@ -124,7 +124,7 @@ def _same_rows(calls: StepCalls, given: ArgumentFacts, source: CallFacts) -> boo
     """Its rows, and those of what the network was given, are taken by the same indices: a
     mini-batch of a rollout."""
     taken = calls.maker(given)
-    while taken is not None and taken.name not in _TAKING:
+    while taken is not None and taken.name not in _ROWS_TAKEN:
         taken = calls.maker(taken.arguments[0]) if taken.arguments else None
     by = _taken_by(taken) if taken is not None else None
     behind, _ = calls.behind(source)
@@ -135,7 +135,7 @@ def _same_rows(calls: StepCalls, given: ArgumentFacts, source: CallFacts) -> boo
 
 def _taken_by(call: CallFacts) -> tuple[str, object] | None:
     """What tells the indices of a call that takes rows: the call that made them, or values."""
-    if call.name not in _TAKING:
+    if call.name not in _ROWS_TAKEN:
         return None
     if len(call.arguments) > 1 and call.arguments[1].made_by is not None:
         return "made", call.arguments[1].made_by

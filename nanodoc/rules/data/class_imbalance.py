@@ -40,15 +40,18 @@ _FEWEST = 5
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls = calls_of(evidence)
     for call in calls.calls if calls is not None else ():
-        top, least = call.notes.get("top_count"), call.notes.get("least_count")
-        if top and least and least >= _FEWEST and top / least > check.limit(evidence, "ratio"):
+        labels = call.notes.labels
+        if labels is None or labels.counts is None:
+            continue
+        top, least = labels.counts.top_count, labels.counts.least_count
+        if least >= _FEWEST and top / least > check.limit(evidence, "ratio"):
             yield batch_claim(
                 rule,
                 evidence,
                 None,
                 title=f"one class is {top / least:.0f} times as frequent as another",
-                explanation=f"Of the last batch's {call.notes['targets']:.0f} targets, {top:.0f} "
-                f"are of class {call.notes['top_class']:.0f}.",
+                explanation=f"Of the last batch's {labels.targets} targets, {top} are of class "
+                f"{labels.counts.top}.",
                 weight=confidence(0.4, 0.4 if least >= 4 * _FEWEST else 0.1),
                 notes=[("most frequent : least frequent", round(top / least, 1))],
                 fix="use class weights, sampling by class, or a metric other than accuracy",

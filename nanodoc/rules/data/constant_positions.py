@@ -27,14 +27,22 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import LookupNotes, Range
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import (
+    CASTS,
+    CELLS,
+    COPIES,
+    DROPOUTS,
+    POSITION_NORMALISATIONS,
+    RECURRENT,
+)
 
-_SUMS = ("add", "radd", "iadd")
-_AS_IT_IS = ("mul", "rmul", "dropout", "layer_norm", "contiguous", "to")
-_IN_ORDER = (*RECURRENT, "conv1d", "lstm_cell", "gru_cell")
+_AS_IT_IS = (*DROPOUTS, *POSITION_NORMALISATIONS, *COPIES, *CASTS, "mul")
+_IN_ORDER = (*RECURRENT, *CELLS, "conv1d")
 _SHORTEST = 8  # positions: the kinds of segments are two, with as few rows
 
 
@@ -46,41 +54,41 @@ _SHORTEST = 8  # positions: the kinds of segments are two, with as few rows
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    lookups = [
-        (calls, call)
-        for calls, call in calls_into_the_loss(evidence)
-        if call.name == "embedding" and "id_min" in call.notes
-    ]
-    for calls, call in lookups:
+    for calls, call in calls_into_the_loss(evidence):
+        lookup = call.notes.lookup
+        if lookup is None or lookup.ids is None:
+            continue
         ids = call.arguments[0]
-        constant = _is_constant(call) and not _is_told(calls, call)
+        constant = _is_constant(call, lookup) and not _is_told(calls, call)
         beside = _tokens(calls, call) if constant else None
         if beside is None:
             continue
         made = calls.maker(ids)
-        rows = int(call.notes["rows"])
         yield learning_claim(
             rule,
             location_key(call.site) or ("positions",),
             title=f"all {math.prod(ids.shape)} ids that {call.module or 'an embedding'} looks up "
-            f"are {int(call.notes['id_min'])}",
-            explanation=f"Its table has {rows} rows, and its output is added to the embedding of "
-            f"{beside.module or 'other ids'} at the same {ids.shape[-1]} positions: the "
-            "positions cannot be distinguished.",
+            f"are {int(lookup.ids.low)}",
+            explanation=f"Its table has {lookup.rows} rows, and its output is added to the "
+            f"embedding of {beside.module or 'other ids'} at the same {ids.shape[-1]} positions: "
+            "the positions cannot be distinguished.",
             culprit=at_call(made if made is not None and made.site is not None else call, evidence),
             step=len(evidence.losses) - 1,
             weight=confidence(0.8, 0.3 if len(ids.shape) > 1 else 0.0),
-            notes=[("ids", str(ids.shape)), ("rows", rows)],
+            notes=[("ids", str(ids.shape)), ("rows", lookup.rows)],
             fix="number the positions: torch.arange(ids.shape[1])",
             standing=WIRED,
         )
         return
 
 
-def _is_constant(call: CallFacts) -> bool:
+def _is_constant(call: CallFacts, lookup: LookupNotes) -> bool:
     positions = call.arguments[0].shape[-1] if call.arguments[0].shape else 0
-    one = call.notes["id_min"] == call.notes["id_max"]
-    return one and positions >= _SHORTEST and call.notes["rows"] >= positions
+    return _is_one(lookup.ids) and positions >= _SHORTEST and lookup.rows >= positions
+
+
+def _is_one(ids: Range | None) -> bool:
+    return ids is not None and ids.low == ids.high
 
 
 def _is_told(calls: StepCalls, call: CallFacts) -> bool:
@@ -100,7 +108,7 @@ def _tokens(calls: StepCalls, call: CallFacts) -> CallFacts | None:
         others = [a for a in later.arguments if a.made_by != at]
         if len(others) == len(later.arguments):
             continue
-        if later.name in _SUMS and len(others) == 1:
+        if later.name == "add" and len(others) == 1:
             made = calls.maker(others[0])
             more = list(_terms(calls, made)) if made is not None else []
             if made is not None and not more:
@@ -109,12 +117,17 @@ def _tokens(calls: StepCalls, call: CallFacts) -> CallFacts | None:
                 return None
             terms += more
             at = later.index
-        elif later.name in _SUMS or later.name in _AS_IT_IS:
+        elif later.name == "add" or later.name in _AS_IT_IS:
             at = later.index
     ids = call.arguments[0].shape
     if any(term.arguments[0].shape != ids for term in terms):
         return None
-    differing = [t for t in terms if t.notes.get("id_min") != t.notes.get("id_max")]
+    lookups = [(term, term.notes.lookup) for term in terms]
+    differing = [
+        term
+        for term, lookup in lookups
+        if lookup is not None and lookup.ids is not None and not _is_one(lookup.ids)
+    ]
     return differing[0] if len(differing) == 1 else None
 
 
@@ -126,7 +139,7 @@ def _terms(calls: StepCalls, call: CallFacts) -> list[CallFacts]:
         return [call]
     if call.name in _AS_IT_IS and (inner := calls.maker(call.arguments[0])) is not None:
         return _terms(calls, inner)
-    if call.name not in _SUMS:
+    if call.name != "add":
         return []
     found: list[CallFacts] = []
     for argument in call.arguments:

@@ -26,24 +26,10 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.rewrite import sum_over_count
+from nanodoc.vocabulary.calls import BINARIES, MEANS, REGRESSION, VARIANCES
 
 # Ops whose result over no element is 0/0.
-_REDUCTIONS = (
-    "mean",
-    "std",
-    "var",
-    "std_mean",
-    "var_mean",
-    "median",
-    "nanmean",
-    "l1_loss",
-    "mse_loss",
-    "huber_loss",
-    "smooth_l1_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-)
+_MEAN_OF_NOTHING = (*MEANS, *VARIANCES, "median", *REGRESSION, *BINARIES, "kl_div")
 
 
 @rule(
@@ -60,7 +46,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
         empty = [fact for fact in site.inputs if fact.numel == 0]
-        if site.short in _REDUCTIONS and empty and birth.kind == "nan":
+        if site.short in _MEAN_OF_NOTHING and empty and birth.kind == "nan":
             yield birth_claim(
                 rule,
                 evidence,

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts
+from nanodoc.facts.calls import ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
@@ -39,10 +39,10 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, l
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     shapes = {leaf.path: leaf.shape for leaf in (evidence.data.leaves if evidence.data else ())}
     for calls, call in calls_into_the_loss(evidence):
-        index, classes = call.options.get("ignore_index"), call.notes.get("classes", 0)
-        if call.name not in CLASSIFICATION or not isinstance(index, int):
+        index, labels = call.options.get("ignore_index"), call.notes.labels
+        if labels is None or not isinstance(index, int):
             continue
-        ignored, targets = call.notes.get("ignored", 0), call.notes.get("targets", 0)
+        classes, ignored, targets = labels.classes, labels.ignored, labels.targets or 0
         if not 0 <= index < classes or not 0 < ignored < targets or len(call.arguments) < 2:
             continue
         made = calls.origin(call.arguments[1])

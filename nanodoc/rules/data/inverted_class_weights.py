@@ -25,10 +25,10 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import BINARY, CLASSIFICATION
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import BINARY, CLASSIFICATION
 
 _LABELS = 64  # of all batches that were looked at: by chance few are as uneven
 _FEWEST = 3  # of the least frequent class
@@ -49,14 +49,15 @@ _CLEARLY = 10.0  # times as heavy
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
         weights = call.options.get("weights") if call.name in (*CLASSIFICATION, BINARY) else None
-        if not weights or call.notes.get("all_labels", 0) < _LABELS:
+        seen = call.notes.all_labels
+        if not weights or seen is None or seen.labels < _LABELS:
             continue
-        most, least = int(call.notes["all_top"]), int(call.notes["all_least"])
+        most, least = seen.top, seen.least
         if max(most, least) >= len(weights) or not weights[least] > 0:
             continue
-        if most == least or call.notes["all_least_count"] < _FEWEST:
+        if most == least or seen.least_count < _FEWEST:
             continue
-        often = call.notes["all_top_count"] / call.notes["all_least_count"]
+        often = seen.top_count / seen.least_count
         heavier = weights[most] / weights[least]
         if often < check.limit(evidence, "frequent") or heavier < check.limit(evidence, "heavier"):
             continue

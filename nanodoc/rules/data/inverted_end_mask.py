@@ -29,7 +29,7 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
-from nanodoc.rules.learning.next_values import PRODUCTS, is_of_a_network, next_values
+from nanodoc.rules.learning.next_values import is_of_a_network, next_values
 
 _ENDS = re.compile(r"(?i)\b\w*(done|termina)\w*")
 """How code calls the flags of the steps that end an episode."""
@@ -50,8 +50,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None:
         return
     for call in _factors(calls):
-        ones = call.notes.get("mask_ones", 1.0)
-        if ones >= check.limit(evidence, "ones") or not _is_named(call):
+        ones = call.notes.product.ones
+        if not ones or ones >= check.limit(evidence, "ones") or not _is_named(call):
             continue
         yield learning_claim(
             rule,
@@ -79,7 +79,7 @@ def _factors(calls: StepCalls) -> Iterator[CallFacts]:
 
 def _products(calls: StepCalls, value: ArgumentFacts) -> Iterator[CallFacts]:
     made = calls.origin(value)
-    while isinstance(made, CallFacts) and made.name in PRODUCTS:
+    while isinstance(made, CallFacts) and made.name == "mul":
         inner = next((a for a in made.arguments if is_of_a_network(calls, a)), None)
         flags = [a for a in made.arguments if a is not inner]
         if inner is None:
@@ -93,7 +93,7 @@ def _comes_as_it_is(calls: StepCalls, flag: ArgumentFacts) -> bool:
     """Nothing has turned it over: it was scaled, or given another type, at most."""
     made = calls.origin(flag)
     while isinstance(made, CallFacts) and len(made.arguments) == 1:
-        if made.name not in (*PRODUCTS, "bool"):
+        if made.name not in ("mul", "bool"):
             return False
         made = calls.origin(made.arguments[0])
     return isinstance(made, ArgumentFacts) or not made.arguments

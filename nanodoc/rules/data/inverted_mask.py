@@ -53,25 +53,29 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if calls:
             yield _of_padding(rule, evidence, padding, calls[0])
         return
-    found = [call for _, call in calls_into_the_loss(evidence) if call.notes.get("sees_only_later")]
+    found = [
+        (call, call.notes.mask)
+        for _, call in calls_into_the_loss(evidence)
+        if call.notes.mask is not None
+    ]
     if not found:
         return
-    call, positions = found[0], int(found[0].notes["sees_only_later"])
+    call, mask = found[0]
     several = len(found) > 1
     culprit = at_call(call, evidence)
     made = evidence.inspection.causal_mask_at if evidence.inspection is not None else None
-    itself = "only itself" if call.notes.get("sees_itself") else "none, not even itself"
+    itself = "only itself" if mask.sees_itself else "none, not even itself"
     yield learning_claim(
         rule,
         location_key(made or call.site) or ("mask", call.index),
         standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
         title="the attention mask is inverted: each position sees only those after it",
-        explanation=f"Of the {positions} positions, the first sees all others, and the last sees "
-        f"{itself}. A causal mask hides the later positions.",
+        explanation=f"Of the {mask.positions} positions, the first sees all others, and the last "
+        f"sees {itself}. A causal mask hides the later positions.",
         culprit=replace(culprit, location=made) if made is not None else culprit,
         step=evidence.inspection.step if evidence.inspection is not None else None,
         weight=confidence(0.9, 0.3 if several else 0.0),
-        notes=[("attention calls with it", len(found)), ("positions", positions)],
+        notes=[("attention calls with it", len(found)), ("positions", mask.positions)],
         fix="hide the later positions: torch.full((n, n), float('-inf')).triu(1), or "
         "is_causal=True; a boolean mask means the opposite in scaled_dot_product_attention "
         "and in MultiheadAttention",

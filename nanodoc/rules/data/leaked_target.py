@@ -25,13 +25,11 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import StepCalls
-from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import CopyFacts
 from nanodoc.rules.data.batch_claims import batch_claim
 from nanodoc.rules.learning.claims import calls_of
-
-_DISTANCES = ("sub", "rsub")
+from nanodoc.vocabulary.calls import SUPERVISED
 
 
 @rule(
@@ -93,7 +91,7 @@ def _is_target(calls: StepCalls, path: str) -> bool:
     return any(
         calls.leaf(side, elementwise=True) == path
         for call in calls.calls
-        if call.index in reaching and (call.name in SUPERVISED or call.name in _DISTANCES)
+        if call.index in reaching and (call.name in SUPERVISED or call.name == "sub")
         if any(side.requires_grad for side in call.arguments[:2])
         for side in call.arguments[:2]
         if not side.requires_grad
@@ -105,7 +103,7 @@ def _is_input(calls: StepCalls, path: str, target: str) -> bool:
     taken = {
         calls.leaf(argument, elementwise=True)
         for call in calls.calls
-        if call.requires_grad and call.name not in (*SUPERVISED, *_DISTANCES)
+        if call.requires_grad and call.name not in (*SUPERVISED, "sub")
         for argument in call.arguments
     }
     return path in taken and target not in taken

@@ -29,11 +29,9 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import CELLS, FRESH
 
-_CELLS = ("gru_cell", "lstm_cell", "rnn_tanh_cell", "rnn_relu_cell")
 _FEWEST = 4
-_FRESH = ("zeros_like", "new_zeros", "ones_like", "randn_like")
-"""What is made in the shape of something, and of nothing else that it holds."""
 
 
 @rule(
@@ -49,10 +47,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     reaching = set[int]()
     for loss in calls.losses:
-        reaching |= calls.behind(calls.calls[loss], stop=_FRESH)[0]
+        reaching |= calls.behind(calls.calls[loss], stop=FRESH)[0]
     cells: dict[tuple[str, str | None], list[CallFacts]] = {}
     for call in calls.calls:
-        if call.name in _CELLS and call.requires_grad:
+        if call.name in CELLS and call.requires_grad:
             cells.setdefault((call.name, call.module), []).append(call)
     for (name, module), made in cells.items():
         used = [call for call in made if call.index in reaching]

@@ -22,12 +22,19 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, RESHAPING, ArgumentFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import (
+    CLASSIFICATION,
+    DROPOUTS,
+    POSITION_NORMALISATIONS,
+    RESHAPING,
+    SOFTMAXES,
+)
 
-_BY_ROWS = ("log_softmax", "softmax", "linear", "dropout", "layer_norm")
+_BY_ROWS = (*SOFTMAXES, *DROPOUTS, *POSITION_NORMALISATIONS, "linear")
 
 Shape = tuple[int, ...]
 

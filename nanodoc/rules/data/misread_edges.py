@@ -41,8 +41,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     if calls is None or inspection is None:
         return
-    call = next((call for call in calls.calls if "misread_edges" in call.notes), None)
-    edges = call.notes["misread_edges"] if call is not None else inspection.misread_edges
+    call = next((call for call in calls.calls if call.notes.misread_edges is not None), None)
+    edges = call.notes.misread_edges if call is not None else inspection.misread_edges
     made = inspection.edges_at or inspection.reshaped_pairs_at
     if edges is None and inspection.reshaped_pairs_at is None:
         return
@@ -51,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(culprit.location) or ("edges",),
-        title=f"the {edges:.0f} edges were read row by row from a list of pairs"
+        title=f"the {edges} edges were read row by row from a list of pairs"
         if edges is not None
         else "the edges of a graph, a list of pairs, are reshaped to two rows",
         explanation="Taken two by two, their numbers contain the reverse of every edge; as "

@@ -27,14 +27,7 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import (
-    RECURRENT,
-    RESHAPING,
-    WEIGHING,
-    CallFacts,
-    StepCalls,
-    is_attention,
-)
+from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import MixingFacts
 from nanodoc.rules.base import location_key
@@ -44,9 +37,13 @@ from nanodoc.rules.learning.claims import (
     calls_into_the_loss,
     learning_claim,
 )
-
-_MAKING = ("tril", "triu", "ones", "full", "ge", "gt", "le", "lt")
-_MASKING = ("masked_fill", "where", "add", "sub")
+from nanodoc.vocabulary.calls import (
+    MASK_MAKERS,
+    MATRIX_PRODUCTS,
+    RECURRENT,
+    RESHAPING,
+    SCORE_MASKING,
+)
 
 
 @rule(
@@ -61,7 +58,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = inspection.sequence if inspection is not None else None
     if inspection is None or seen is None or seen.distance != 1 or seen.reads_later <= 0:
         return
-    if any("sees_only_later" in call.notes for call in inspection.calls.calls):
+    if any(call.notes.mask is not None for call in inspection.calls.calls):
         return  # ND116: it is there, upside down
     call, measured = _leak(evidence, seen.mixing)
     mixing = call is not None and not _hides(call)
@@ -94,7 +91,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _hides(call: CallFacts) -> bool:
     """The call is to hide later positions: attention, its mask, or a recurrent layer."""
-    return call.name in (*RECURRENT, *_MASKING) or is_attention(call)
+    return call.name in (*RECURRENT, *SCORE_MASKING) or is_attention(call)
 
 
 def _why(call: CallFacts | None) -> str:
@@ -161,7 +158,7 @@ def _attention(
         same = [one for one in inside if one.site == call.site]
         if same:
             return _masked(calls, same[-1])
-    elif call.name in WEIGHING and inside:
+    elif call.name in MATRIX_PRODUCTS and inside:
         return _masked(calls, inside[-1])
     unseen = [one for one in inside if not _is_causal(one) and not _is_clean(calls, one, mixing)]
     return _masked(calls, unseen[0]) if unseen else None
@@ -172,7 +169,7 @@ def _is_clean(calls: StepCalls, attention: CallFacts, mixing: MixingFacts) -> bo
     if attention.name != "softmax":
         return attention.site in mixing.clean
     for call in calls.calls[attention.index :]:
-        if call.name in WEIGHING and any(
+        if call.name in MATRIX_PRODUCTS and any(
             isinstance(origin := calls.origin(argument), CallFacts)
             and origin.index == attention.index
             for argument in call.arguments
@@ -199,7 +196,7 @@ def _made(calls: StepCalls, attention: CallFacts) -> CallFacts | None:
             continue
         behind, _ = calls.behind(argument)
         own = [calls.calls[index] for index in sorted(behind) if not calls.calls[index].called_from]
-        made = [call for call in own if call.name in _MAKING and call.location is not None]
+        made = [call for call in own if call.name in MASK_MAKERS and call.location is not None]
         if made:
             return made[-1]
     return None
@@ -210,7 +207,7 @@ def _mask(calls: StepCalls, softmax: CallFacts) -> CallFacts | None:
     argument = softmax.arguments[0]
     for _ in range(4):
         made = calls.maker(argument)
-        if made is None or made.name in _MASKING:
+        if made is None or made.name in SCORE_MASKING:
             return made
         if not made.arguments or made.shape != softmax.shape:
             return None

@@ -31,17 +31,23 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, RECURRENT, RESHAPING, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.items import MixedItem
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.data.batch_claims import item_claim
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim, loss_call
+from nanodoc.vocabulary.calls import (
+    CLASSIFICATION,
+    MATRIX_PRODUCTS,
+    RECURRENT,
+    RESHAPING,
+    TRANSPOSES,
+)
 
-_PADDING = ("pad", "cat", "concat")
-_MOVING = ("transpose", "permute", "movedim", "swapaxes", "t", "mT", "T")
-_ATTENTION = ("matmul", "bmm", "scaled_dot_product_attention", "einsum", "dropout")
+_PADDING = ("pad", "cat")
+_OF_ATTENTION = (*MATRIX_PRODUCTS, "scaled_dot_product_attention", "dropout")
 
 Shape = tuple[int, ...]
 
@@ -153,7 +159,7 @@ def _order(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> tupl
     if given[0] != made[0] or given[-1] == made[-1]:  # the last dimension may be as it was
         return None
     if len(given) == 4 and len(made) == 3:
-        return _joined(given, made, attention=name in _ATTENTION)
+        return _joined(given, made, attention=name in _OF_ATTENTION)
     return _split(given, made) if len(given) == 3 and len(made) == 4 else None
 
 
@@ -217,7 +223,7 @@ def _regroups(calls: StepCalls, call: CallFacts, given: Shape, made: Shape) -> b
     if any(abs(old - new) == 1 for old, new in changed):
         return True
     whole = any(old % new == 0 or new % old == 0 for old, new in changed)
-    return whole and (_computed(call.site) or any(step in _MOVING for step in steps))
+    return whole and (_computed(call.site) or any(step in TRANSPOSES for step in steps))
 
 
 def _computed(site: SourceSpan | None) -> bool:

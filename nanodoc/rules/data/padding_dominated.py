@@ -26,24 +26,14 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import BatchLeaf, DataFacts, PaddedLabels
 from nanodoc.rules.data.batch_claims import batch_claim, id_fields
 from nanodoc.rules.learning.claims import calls_of
+from nanodoc.vocabulary.calls import COMPARISONS, REDUCTIONS
 
-_MASKS = (
-    "ne",
-    "eq",
-    "gt",
-    "lt",
-    "ge",
-    "le",
-    "bool",
-    "pack_padded_sequence",
-    "masked_fill",
-    "masked_select",
-)
+_MASKS = (*COMPARISONS, "bool", "pack_padded_sequence", "masked_fill", "masked_select")
 _PADDED = 0.1  # of the targets
 
 
@@ -67,28 +57,28 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None or data is None:
         return
     ids = id_fields(calls, data.leaves)
-    loss = next(
+    loss, counted = next(
         (
-            call
+            (call, call.notes.labels)
             for call in calls.calls
-            if call.name in CLASSIFICATION and call.notes.get("top_count")
+            if call.notes.labels is not None and call.notes.labels.counts is not None
         ),
-        None,
+        (None, None),
     )
     labels = _labels(calls, loss, data.leaves) if loss is not None else None
-    if loss is not None and labels is not None:
-        share = loss.notes["top_count"] / max(loss.notes["targets"] - loss.notes["ignored"], 1)
+    if loss is not None and labels is not None and counted is not None and counted.counts:
+        share = counted.counts.top_count / max(counted.kept, 1)
         of_ids = any(leaf.top_value == labels.top_value for leaf in ids)
         if (
             of_ids
             and share > check.limit(evidence, "share")
             # models that shift by themselves ignore one label a row
-            and loss.notes["ignored"] <= labels.shape[0]
-            and loss.notes["top_class"] == labels.top_value
+            and counted.ignored <= labels.shape[0]
+            and counted.counts.top == labels.top_value
             and labels.ragged
-            and loss.notes["targets"] > labels.shape[0]
+            and (counted.targets or 0) > labels.shape[0]
         ):
-            yield _counted(rule, evidence, labels, share, loss)
+            yield _counted(rule, evidence, labels, share, loss, counted.ignored)
             return
     padded = _padded(data, loss, labels) if loss is not None and labels is not None else None
     if padded is not None and labels is not None and loss is not None:
@@ -99,7 +89,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             leaf.top_share <= check.limit(evidence, "share")
             or not leaf.ragged
             or _masked(calls, leaf, data.leaves)
-            or (loss is not None and loss.notes["ignored"])
+            or (counted is not None and counted.ignored)
         ):
             continue
         yield batch_claim(
@@ -126,7 +116,7 @@ def _labels(calls: StepCalls, loss: CallFacts, leaves: tuple[BatchLeaf, ...]) ->
 
 
 def _counted(
-    rule: Rule, evidence: Evidence, leaf: BatchLeaf, share: float, loss: CallFacts
+    rule: Rule, evidence: Evidence, leaf: BatchLeaf, share: float, loss: CallFacts, ignored: int
 ) -> Claim:
     claim = batch_claim(
         rule,
@@ -143,7 +133,7 @@ def _counted(
         notes=[
             ("share of the targets", round(share, 3)),
             ("token", leaf.top_value),
-            ("ignored targets", loss.notes["ignored"]),
+            ("ignored targets", ignored),
         ],
         fix=f"ignore_index={leaf.top_value:.0f}, or −100 in the targets where the input is padding",
     )
@@ -160,11 +150,12 @@ def _counted(
 
 def _padded(data: DataFacts, loss: CallFacts, labels: BatchLeaf) -> PaddedLabels | None:
     """The labels of positions of padding, where the loss counts every one of them."""
-    if loss.notes["ignored"] or loss.reduction not in ("mean", "sum"):
+    counted = loss.notes.labels
+    if counted is None or counted.ignored or loss.reduction not in REDUCTIONS:
         return None
     # a model that shifts its labels by itself leaves one a row out
     rows, all_of_them = labels.shape[0], math.prod(labels.shape)
-    if loss.notes["targets"] < all_of_them - rows or loss.options.get("weights"):
+    if (counted.targets or 0) < all_of_them - rows or loss.options.get("weights"):
         return None
     found = (p for p in data.padded if p.path == labels.path and p.share >= _PADDED)
     return next(found, None)

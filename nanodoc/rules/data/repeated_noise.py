@@ -34,8 +34,7 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
-
-_PRODUCTS = ("matmul", "rmatmul", "mm", "bmm", "linear", "addmm", "einsum")
+from nanodoc.vocabulary.calls import MATRIX_PRODUCTS
 
 
 @rule(
@@ -83,7 +82,7 @@ def _is_a_weight(calls: StepCalls, draw: CallFacts) -> bool:
         own = [argument.made_by in only_of_it for argument in call.arguments]
         if own and all(own):
             only_of_it.add(call.index)
-        elif call.name in _PRODUCTS and any(own):
+        elif call.name in (*MATRIX_PRODUCTS, "linear") and any(own):
             others = [a for a, mine in zip(call.arguments, own, strict=True) if not mine]
             # of a layer's own weights it would be the data
             if not any((a.leaf or "").startswith("param:") for a in others):

@@ -26,6 +26,7 @@ from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import Range
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
@@ -46,14 +47,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for call in calls.calls if calls is not None else ():
         assert calls is not None
         leaf = _mapped(calls, call)
-        if leaf is not None and _was_signed(call):
-            yield _claim(rule, evidence, call, leaf)
+        after = call.notes.scaled
+        if leaf is not None and after is not None and _was_signed(after):
+            yield _claim(rule, evidence, call, leaf, after)
             return
 
 
-def _was_signed(call: CallFacts) -> bool:
-    """Before the map, its values lay between −1 and 1, on both sides of 0."""
-    low, high = ((call.notes.get(f"made_{end}", 0.0) + 1) / 2 for end in ("min", "max"))
+def _was_signed(after: Range) -> bool:
+    """Before the map, the values lay between −1 and 1, on both sides of 0."""
+    low, high = (after.low + 1) / 2, (after.high + 1) / 2
     return -_WIDEST <= low < -_REACHES and _REACHES < high <= _WIDEST
 
 
@@ -69,17 +71,19 @@ def _mapped(calls: StepCalls, call: CallFacts) -> str | None:
 
 
 def _step(call: CallFacts) -> tuple[str, float] | None:
-    kind = "offset" if "offset" in call.notes else "factor"
-    return (kind, call.notes[kind]) if kind in call.notes else None
+    number = call.notes.number
+    if number.offset is not None:
+        return "offset", number.offset
+    return ("factor", number.factor) if number.factor is not None else None
 
 
-def _claim(rule: Rule, evidence: Evidence, call: CallFacts, leaf: str) -> Claim:
+def _claim(rule: Rule, evidence: Evidence, call: CallFacts, leaf: str, after: Range) -> Claim:
     inspection = evidence.inspection
     made = inspection.criterion_at if inspection is not None else None
     culprit = at_call(call, evidence)
     if call.called_from is not None and made is not None:
         culprit = replace(culprit, location=made)
-    low, high = call.notes["made_min"], call.notes["made_max"]
+    low, high = after.low, after.high
     before = f"{(low + 1) / 2:.3g} to {(high + 1) / 2:.3g}"
     return learning_claim(
         rule,

@@ -27,18 +27,16 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import PairDistances
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import CLAMPS, DISTANCES, LAYERS, NORMS, OF_TRIPLETS, SIMILARITIES
 
 _PULLS_ONES = ("cosine_embedding_loss", "hinge_embedding_loss")
-_OF_TRIPLETS = ("triplet_margin_loss", "triplet_margin_with_distance_loss")
-_RECTIFIES = ("clamp", "clamp_min", "clip", "relu", "max", "maximum", "threshold")
-_DISTANCES = ("pairwise_distance", "norm", "vector_norm", "linalg_vector_norm", "linalg_norm")
-_SIMILARITIES = ("cosine_similarity", "mm", "matmul", "bmm", "einsum")
-_PRODUCTS = ("mul", "multiply")
+_RECTIFIES = (*CLAMPS, "relu", "max", "maximum", "threshold")
+_ROW_DISTANCES = (*DISTANCES, *NORMS)
 
 
 @rule(
@@ -63,7 +61,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             if path in measured and _is_wrong(check.limit(evidence, "apart"), measured[path], True):
                 yield _claim(rule, evidence, call, measured[path], ones=True)
                 return
-        weighed = _weighed(calls, call) if call.name in _PRODUCTS else None
+        weighed = _weighed(calls, call) if call.name == "mul" else None
         if weighed is None:
             continue
         path, ones, term = weighed
@@ -83,7 +81,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _of_triplets(rule: Rule, evidence: Evidence, least: float) -> Iterable[Claim]:
     """A triplet loss whose positive is farther from the anchor than its negative."""
     for calls, call in calls_into_the_loss(evidence):
-        if call.name not in _OF_TRIPLETS or len(call.arguments) < 3:
+        if call.name not in OF_TRIPLETS or len(call.arguments) < 3:
             continue
         anchor, positive, negative = (_input_of(calls, a) for a in call.arguments[:3])
         for seen in evidence.data.triplets if evidence.data is not None else ():
@@ -139,7 +137,7 @@ def _weighed(calls: StepCalls, call: CallFacts) -> tuple[str, bool, ArgumentFact
     made = calls.origin(label)
     if isinstance(made, ArgumentFacts):
         return (made.leaf, True, term) if made.leaf is not None else None
-    if made.notes.get("taken_from") != 1 or not made.arguments:
+    if made.notes.number.taken_from != 1 or not made.arguments:
         return None
     path = calls.leaf(made.arguments[0])
     return (path, False, term) if path is not None else None
@@ -153,9 +151,9 @@ def _kind(calls: StepCalls, term: ArgumentFacts) -> str | None:
     behind, _ = calls.behind(made, stop=LAYERS)
     steps = [calls.calls[index] for index in behind]
     names = {step.name for step in steps}
-    if not names & {*_DISTANCES} or names & {*_SIMILARITIES}:
+    if not names & {*_ROW_DISTANCES} or names & {*SIMILARITIES}:
         return None
-    margin = any(step.notes.get("taken_from", 0) > 0 and step.requires_grad for step in steps)
+    margin = any((step.notes.number.taken_from or 0) > 0 and step.requires_grad for step in steps)
     rectified = bool(names & {*_RECTIFIES} - _inside(calls, steps))
     if margin and rectified:
         return "push"
@@ -164,7 +162,7 @@ def _kind(calls: StepCalls, term: ArgumentFacts) -> str | None:
 
 def _inside(calls: StepCalls, steps: list[CallFacts]) -> set[str]:
     """Rectifiers between the layers and the distance: activations of the network."""
-    distances = [step for step in steps if step.name in _DISTANCES]
+    distances = [step for step in steps if step.name in _ROW_DISTANCES]
     behind = {index for step in distances for index in calls.behind(step, stop=LAYERS)[0]}
     inside = {step.name for step in steps if step.index in behind}
     outside = {step.name for step in steps if step.index not in behind}

@@ -31,7 +31,6 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
 from nanodoc.rules.learning.next_values import (
-    PRODUCTS,
     is_of_a_network,
     next_values,
     predictions,
@@ -81,8 +80,8 @@ def _is_masked_away(calls: StepCalls, value: ArgumentFacts) -> bool:
     """What a network says of the next states is multiplied by zeros alone: every transition of the
     batch ends its episode, and what comes after is all the same."""
     term: CallFacts | ArgumentFacts | None = calls.origin(value)
-    while isinstance(term, CallFacts) and term.name in PRODUCTS:
-        if "mask_zeros" in term.notes:
+    while isinstance(term, CallFacts) and term.name == "mul":
+        if term.notes.product.ones == 0:
             return True
         inner = next((a for a in term.arguments if is_of_a_network(calls, a)), None)
         term = calls.origin(inner) if inner is not None else None
@@ -95,9 +94,11 @@ def _are_two_of_one(calls: StepCalls, after: CallFacts, before: CallFacts) -> bo
     one, other = calls.origin(after.arguments[0]), calls.origin(before.arguments[0])
     known = isinstance(one, CallFacts) or one.leaf is not None
     return (
-        after.notes["read"] == before.notes["read"]
+        after.notes.read is not None
+        and before.notes.read is not None
+        and after.notes.read.mark == before.notes.read.mark
         and after.arguments[0].shape == before.arguments[0].shape
-        and after.notes["read_at"] != before.notes["read_at"]
+        and after.notes.read.address != before.notes.read.address
         and not (known and one == other)
     )
 
@@ -106,4 +107,4 @@ def _reader(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:
     """The first layer behind it that reads what no layer has made."""
     made = calls.maker(argument)
     behind = sorted(calls.behind(made)[0]) if made is not None else []
-    return next((calls.calls[i] for i in behind if "read" in calls.calls[i].notes), None)
+    return next((calls.calls[i] for i in behind if calls.calls[i].notes.read is not None), None)

@@ -25,14 +25,14 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import DRAWS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import DRAWS, REGRESSION
 
 _UNIFORM = ("rand", "rand_like")
-_PRODUCTS = ("mul", "rmul", "imul")
-_SUMS = ("add", "radd", "iadd", "addcmul", "lerp")
+_MIXING = ("add", "addcmul", "lerp")
 
 
 @rule(
@@ -74,7 +74,7 @@ def _is_added(calls: StepCalls, noise: CallFacts, made_of: set[int]) -> bool:
     """A sum on the way to the prediction: the noise, and data of its shape."""
     for index in sorted(made_of):
         total = calls.calls[index]
-        if total.name not in _SUMS or total.shape != noise.shape:
+        if total.name not in _MIXING or total.shape != noise.shape:
             continue
         terms = [a for a in total.arguments if a.shape == noise.shape and not a.requires_grad]
         noisy = [a for a in terms if noise.index in calls.behind(calls.maker(a) or a)[0]]
@@ -87,7 +87,7 @@ def _is_added(calls: StepCalls, noise: CallFacts, made_of: set[int]) -> bool:
 def _is_data(calls: StepCalls, term: ArgumentFacts, noise: CallFacts) -> bool:
     """Of a tensor of that shape from outside, perhaps scaled, and drawn by nobody."""
     made = calls.maker(term)
-    scaled = made is not None and made.name in _PRODUCTS
+    scaled = made is not None and made.name == "mul"
     factors = list(made.arguments) if made is not None and scaled else [term]
     whole = [a for a in factors if a.shape == noise.shape]
     origins = [calls.origin(a) for a in whole]

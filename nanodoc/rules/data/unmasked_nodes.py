@@ -22,7 +22,6 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
@@ -41,8 +40,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     marked, nodes = trained
     for _, call in calls_into_the_loss(evidence):
-        targets = call.notes.get("targets", 0) - call.notes.get("ignored", 0)
-        if call.name not in CLASSIFICATION or call.reduction == "none" or targets != nodes:
+        labels = call.notes.labels
+        if labels is None or call.reduction == "none" or labels.kept != nodes:
             continue
         yield learning_claim(
             rule,

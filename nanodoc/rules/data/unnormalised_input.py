@@ -40,10 +40,9 @@ from nanodoc.facts.trials import FarInputs
 from nanodoc.rules.data.batch_claims import batch_claim, consumers
 from nanodoc.rules.learning.claims import calls_of
 from nanodoc.rules.learning.input_scale import of_the_inputs, standardise
+from nanodoc.vocabulary.calls import NORMALISATIONS
 
 _STD = 100.0  # RULES, ND107
-
-_NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
 
 @rule(
@@ -145,7 +144,7 @@ def _at_its_line(claim: Claim, evidence: Evidence) -> Claim:
 def _normalised(calls: StepCalls, call: CallFacts) -> bool:
     """A normalisation comes right behind it, which undoes the scale."""
     for later in calls.calls:
-        if later.name in _NORMS and later.arguments:
+        if later.name in NORMALISATIONS and later.arguments:
             made = calls.origin(later.arguments[0])
             if isinstance(made, CallFacts) and made.index == call.index:
                 return True

@@ -32,13 +32,13 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import AugmentedApart
 from nanodoc.facts.items import AS_IT_WAS, ELSEWHERE, UnpairedItem
 from nanodoc.rules.base import location_key
 from nanodoc.rules.data.batch_claims import compares_with, item_claim
 from nanodoc.rules.learning.claims import WIRED, learning_claim
+from nanodoc.vocabulary.calls import SUPERVISED
 
 _PLACES = ((ELSEWHERE, ELSEWHERE),)
 

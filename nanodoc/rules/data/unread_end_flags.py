@@ -32,18 +32,15 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 from nanodoc.rules.learning.next_values import next_values
+from nanodoc.vocabulary.calls import LAYERS, MASKING, PLACING
 
-_CHOICES = (
-    *("where", "masked_fill", "masked_scatter", "setitem", "index_put", "index_fill"),
-    *("index_copy", "index_add", "scatter"),
-)
-_MASKED = {"mask_ones", "mask_zeros", "overwritten"}
+_REPLACING = (*MASKING, *PLACING, "setitem", "index_add")
 _MAXIMA = ("max", "amax", "argmax")
 
 
@@ -115,7 +112,7 @@ def _is_masked(calls: StepCalls, total: CallFacts) -> bool:
     or written over in places."""
     behind, _ = calls.behind(total, stop=LAYERS)
     return any(
-        made.name in _CHOICES or not _MASKED.isdisjoint(made.notes)
+        made.name in _REPLACING or made.notes.product.ones is not None or made.notes.overwritten
         for made in (calls.calls[index] for index in behind)
     )
 

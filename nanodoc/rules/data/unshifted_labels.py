@@ -35,8 +35,7 @@ from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, learning_claim
-
-_TURNING = ("flip", "fliplr", "flipud")
+from nanodoc.vocabulary.calls import FLIPS
 
 
 @rule(
@@ -88,4 +87,4 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _reads_backwards(calls: StepCalls) -> bool:
     """A language model for the other direction turns its sequences around by itself."""
-    return any(call.name in _TURNING for call in calls.calls)
+    return any(call.name in FLIPS for call in calls.calls)

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import OF_SIGNS
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
@@ -38,7 +37,7 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, l
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for _, call in calls_into_the_loss(evidence):
-        share = call.notes.get("zeros", 0.0) if call.name in OF_SIGNS else 0.0
+        share = call.notes.loss.zeros
         if not share:
             continue
         yield learning_claim(

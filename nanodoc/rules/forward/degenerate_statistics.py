@@ -25,10 +25,12 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import LoneStatistics, SetKeyword, WithoutBatch
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import Divisor
 from nanodoc.facts.ops import OpFacts
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.crash.failure_claims import failure_claim
 from nanodoc.rules.rewrite import unbiased_where_many, with_keyword
+from nanodoc.vocabulary.calls import VARIANCES
 
 
 @rule(
@@ -42,30 +44,26 @@ from nanodoc.rules.rewrite import unbiased_where_many, with_keyword
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
-        n, correction = site.notes.get("count"), site.notes.get("correction")
-        if (
-            site.short not in ("std", "var", "std_mean", "var_mean")
-            or n is None
-            or correction is None
-            or n - correction > 0
-            or n == 0
-        ):
+        if site.short not in VARIANCES or not isinstance(site.notes, Divisor):
+            continue
+        n, correction = site.notes.count, site.notes.correction
+        if n - correction > 0 or n == 0:
             continue
         what = site.short.removesuffix("_mean")
         yield birth_claim(
             rule,
             evidence,
             birth,
-            title=f"unbiased {what} of {int(n)} value is NaN"
+            title=f"unbiased {what} of {n} value is NaN"
             if n == 1
-            else f"{what} of {int(n)} values with correction {int(correction)} is NaN",
-            explanation=f"{what} divides by count − correction = {int(n)} − {int(correction)} = "
-            f"{int(n - correction)}. The reduced dimension has {int(n)} "
+            else f"{what} of {n} values with correction {int(correction)} is NaN",
+            explanation=f"{what} divides by count − correction = {n} − {int(correction)} = "
+            f"{int(n - correction)}. The reduced dimension has {n} "
             f"element{'s' if n > 1 else ''} in this step (input shape "
             f"{list(site.inputs[0].shape)}), typically the last, smaller batch.",
             exact=1.0,
             specificity=Specificity.SPECIAL,
-            extra=[("values", int(n)), ("correction", int(correction))],
+            extra=[("values", n), ("correction", int(correction))],
             fixes=_fixes(site, what),
         )
     failure = evidence.failure

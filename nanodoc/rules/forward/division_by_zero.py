@@ -43,7 +43,7 @@ from nanodoc.rules.forward.guards import guards
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in forward_births(evidence):
         site = birth.site
-        if site.short in ("div", "true_divide", "remainder", "fmod") and (
+        if site.short in ("div", "remainder", "fmod") and (
             len(site.inputs) > 1 or site.scalars.get("other") == 0
         ):
             position = 1

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts, ValuesAt
-
-LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "special_xlog1py", "logit_backward")
+from nanodoc.vocabulary.ops import PROBABILITIES
 
 
 def at_failure(op: OpFacts, position: int = 0) -> ValuesAt | None:
@@ -54,7 +53,7 @@ def probability_source(birth: Birth) -> str | None:
         "contiguous",
     )
     for op in birth.upstream:
-        if op.short in ("softmax", "safe_softmax"):
+        if op.short in PROBABILITIES:
             return "softmax"
         if op.short == "sigmoid":
             return "sigmoid"

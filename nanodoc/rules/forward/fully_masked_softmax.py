@@ -25,11 +25,13 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import UnmaskRow, WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import MaskedRows
 from nanodoc.facts.ops import OpFacts
 from nanodoc.rules.base import birth_claim, count
 from nanodoc.rules.rewrite import on_argument, on_keyword
+from nanodoc.vocabulary.calls import SOFTMAXES
 
-_SOFTMAXES = ("softmax", "log_softmax", "safe_softmax", "logsumexp", "masked_softmax")
+_OF_ROWS = (*SOFTMAXES, "safe_softmax", "masked_softmax", "logsumexp")
 
 
 @rule(
@@ -43,10 +45,9 @@ _SOFTMAXES = ("softmax", "log_softmax", "safe_softmax", "logsumexp", "masked_sof
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
-        rows = int(site.notes.get("fully_masked_rows", 0))
-        if not rows or not (site.short in _SOFTMAXES or _is_attention(site.short)):
+        if not isinstance(site.notes, MaskedRows) or not site.notes.fully_masked:
             continue
-        total = int(site.notes.get("rows", 0))
+        rows, total = site.notes.fully_masked, site.notes.rows
         who = ""
         if birth.samples:
             who = (
@@ -79,15 +80,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         )
 
 
-def _is_attention(short: str) -> bool:
-    return "scaled_dot_product" in short
-
-
 def _unmasked(site: OpFacts) -> Fix:
     remedy = UnmaskRow(location=site.location)
     patch = (
         on_argument(site, "{x}.masked_fill({x}.isneginf().all(-1, keepdim=True), 0.0)")
-        if site.short in _SOFTMAXES
+        if site.short in _OF_ROWS
         else None
     )
     patch = patch or on_keyword(site, ("key_padding_mask",), "{x} & ~{x}.all(-1, keepdim=True)")

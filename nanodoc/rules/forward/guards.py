@@ -52,7 +52,7 @@ _CANDIDATES: dict[str, tuple[int, tuple[str, ...]]] = {
 
 def guards(op: OpFacts, title: str) -> list[Fix]:
     """The candidates for the argument of `op`; [] for a function without any."""
-    name = "div" if op.short in ("true_divide", "divide") else op.short
+    name = op.short
     if (
         name == "pow"
         and isinstance(exponent := op.scalars.get("exponent"), (int, float))

@@ -25,6 +25,7 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.remedy import SetKeyword, WithoutSamples
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import CtcLengths
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.rewrite import with_keyword
 
@@ -40,17 +41,18 @@ from nanodoc.rules.rewrite import with_keyword
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
-        if "ctc_loss" not in site.short or not (
-            site.notes.get("too_long") or site.notes.get("tight") or birth.kind == "inf"
-        ):
+        if "ctc_loss" not in site.short:
             continue
-        notes = site.notes
-        too_long = int(notes.get("too_long", 0))
-        if too_long:
+        notes = site.notes if isinstance(site.notes, CtcLengths) else None
+        too_long = notes.too_long if notes is not None else 0
+        if not (too_long or (notes is not None and notes.tight) or birth.kind == "inf"):
+            continue
+        if notes is not None and notes.first is not None:
+            sample, frames, labels = notes.first
             text = (
-                f"{too_long} of {int(notes['targets'])} targets are longer than their input: "
-                f"sample {int(notes['first_sample'])} has {int(notes['first_labels'])} labels and "
-                f"{int(notes['first_frames'])} frames. No alignment exists, and −log(0) = inf."
+                f"{too_long} of {notes.targets} targets are longer than their input: sample "
+                f"{sample} has {labels} labels and {frames} frames. No alignment exists, and "
+                "−log(0) = inf."
             )
         else:
             text = (
@@ -66,7 +68,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             exact=1.0 if too_long else 0.6,
             specificity=Specificity.SPECIAL,
             extra=[
-                ("targets", int(notes.get("targets", 0))),
+                ("targets", notes.targets if notes is not None else 0),
                 ("longer than their input", too_long),
             ],
             fixes=[

@@ -27,8 +27,9 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import OpFacts, ValuesAt
 from nanodoc.rules.base import birth_claim, count, values
-from nanodoc.rules.forward.domain import LOGS, at_failure, forward_births, probability_source
+from nanodoc.rules.forward.domain import at_failure, forward_births, probability_source
 from nanodoc.rules.forward.guards import guards
+from nanodoc.vocabulary.ops import LOGS
 
 
 @rule(

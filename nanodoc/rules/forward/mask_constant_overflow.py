@@ -29,8 +29,9 @@ from nanodoc.rules.base import birth_claim
 from nanodoc.rules.crash.failure_claims import failure_claim
 from nanodoc.rules.forward.floats import LARGEST, is_half
 from nanodoc.rules.forward.overflow_claims import bad_dtype
+from nanodoc.vocabulary.ops import FILLED
 
-_CONSTANTS = ("constant", "full", "full_like", "scalar_tensor", "masked_fill", "new_full", "fill")
+_CONSTANTS = ("constant", *FILLED)
 
 
 @rule(

@@ -29,28 +29,14 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth, OpFacts
 from nanodoc.rules.base import birth_claim
 from nanodoc.rules.forward.floats import rounded
+from nanodoc.vocabulary.calls import ADDITIONS, CLAMPS, FACTORS
+from nanodoc.vocabulary.ops import SINGULAR
 
 # A constant this small next to values of order 1 is there to stabilise, not to compute.
 _TINY = 1e-3
 
+_WITH_CONSTANTS = (*ADDITIONS, *CLAMPS, *FACTORS, "rsub", "maximum", "minimum")
 _NEAREST = 6  # ancestors of the failing op that can have shaped its argument
-
-_SINGULAR = (
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "logit",
-    "div",
-    "reciprocal",
-    "rsqrt",
-    "sqrt",
-    "pow",
-    "acos",
-    "asin",
-    "atanh",
-    "xlogy",
-)
 
 
 @rule(
@@ -64,7 +50,7 @@ _SINGULAR = (
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for birth in evidence.births:
         site = birth.site
-        if site.short not in _SINGULAR or birth.saved_nonfinite:
+        if site.short not in SINGULAR or birth.saved_nonfinite:
             continue
         for op in (site, *birth.upstream[:_NEAREST]):
             lost = _lost_constant(op, birth)
@@ -116,18 +102,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _lost_constant(op: OpFacts, birth: Birth) -> tuple[str, float, float, str] | None:
     """(argument, value, what it became, dtype) of a stabilising constant of `op` that its dtype
     can't hold."""
-    if not op.outputs or op.short not in (
-        "add",
-        "sub",
-        "rsub",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "mul",
-        "div",
-        "maximum",
-        "minimum",
-    ):
+    if not op.outputs or op.short not in _WITH_CONSTANTS:
         return None
     dtype = op.outputs[0].dtype
     if dtype not in ("float16", "bfloat16", "float32"):

@@ -25,11 +25,25 @@ from nanodoc.rules.graph.graph_fixes import fixes_for
 from nanodoc.rules.graph.graph_texts import EXPLANATIONS, TITLES
 from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
 from nanodoc.text import ranges
+from nanodoc.vocabulary.calls import JOINS, TRANSPOSES
 
 _SHOWN = 4
-_SMOOTH = frozenset(
-    ("view", "reshape", "_unsafe_view", "alias", "clone", "slice", "select", "expand", "permute")
-) | {"transpose", "t", "squeeze", "unsqueeze", "split", "unbind", "cat", "stack"}
+_SMOOTH = (
+    *TRANSPOSES,
+    *JOINS,
+    "view",
+    "reshape",
+    "unsafe_view",
+    "squeeze",
+    "unsqueeze",
+    "split",
+    "unbind",
+    "alias",
+    "clone",
+    "slice",
+    "select",
+    "expand",
+)
 
 
 _SAME = 1e-6  # of the loss: rounding

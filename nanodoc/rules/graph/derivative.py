@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
+from nanodoc.vocabulary.calls import LAYERS
 
 
 def derivative_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:

@@ -25,18 +25,24 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import REGRESSION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import ADDITIONS, FACTORS, REDUCTIONS, REGRESSION, RESHAPING, SIZES
 
 _COMPARING = ("cosine_similarity", *REGRESSION)
-_DIFFERENCES = ("sub", "rsub")
-_SIZES = frozenset(("square", "pow", "norm", "abs", "sqrt"))
-_SHIFTS = frozenset(("add", "radd", *_DIFFERENCES))
-_ARITHMETIC = frozenset(
-    ("mean", "sum", "neg", "mul", "rmul", "div", "truediv", "squeeze", "unsqueeze", "view")
-) | {"reshape", "flatten", *_SHIFTS, *_SIZES}
+_OF_A_SIZE = (*SIZES, "sqrt")
+_PASSING_ON = (
+    *ADDITIONS,
+    *FACTORS,
+    *REDUCTIONS,
+    *RESHAPING,
+    *_OF_A_SIZE,
+    "neg",
+    "squeeze",
+    "unsqueeze",
+)
 _ALIKE = 0.1  # of the largest output: between any two samples, it has come to a constant
 _MOST = 64  # calls between the loss and its distances
 
@@ -101,7 +107,7 @@ def _meetings(calls: StepCalls) -> list[CallFacts]:
         inner = _inside(calls, call, sized=sized)
         if not inner or len(seen) > _MOST:
             return []
-        waiting += [(made, sized or call.name in _SIZES) for made in inner]
+        waiting += [(made, sized or call.name in _OF_A_SIZE) for made in inner]
     return [found[index] for index in sorted(found)]
 
 
@@ -109,10 +115,10 @@ def _inside(calls: StepCalls, call: CallFacts, *, sized: bool) -> list[CallFacts
     """What the call is a sum, a mean or a multiple of; empty where it is something else."""
     learning = [argument for argument in call.arguments if argument.requires_grad]
     others = [argument for argument in call.arguments if not argument.requires_grad]
-    if not (call.name in _ARITHMETIC or call.view) or any(side.shape for side in others):
+    if not (call.name in _PASSING_ON or call.view) or any(side.shape for side in others):
         return []
     # a size that is to be another number than zero, as a margin is
-    if sized and call.name in _SHIFTS and len(learning) < 2:
+    if sized and call.name in ADDITIONS and len(learning) < 2:
         return []
     made = [calls.maker(argument) for argument in learning]
     return [one for one in made if one is not None] if None not in made else []
@@ -125,7 +131,7 @@ def _is_meeting(call: CallFacts, *, sized: bool) -> bool:
     compares = (
         call.name in _COMPARING
         or (call.name == "mul" and not sized)
-        or (call.name in _DIFFERENCES and sized)
+        or (call.name == "sub" and sized)
     )
     return compares and len(sides) == 2 and all(len(side.shape) > 1 for side in sides)
 

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts
+from nanodoc.facts.calls import ArgumentFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.graph import OwnershipFacts
 from nanodoc.facts.source import SourceSpan
@@ -38,6 +38,7 @@ from nanodoc.rules.graph.owners import (
     is_replaced,
     meant_for,
 )
+from nanodoc.vocabulary.calls import LAYERS
 
 
 @rule(

@@ -7,17 +7,16 @@ from collections.abc import Iterator
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.calls import RECURRENT, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
+from nanodoc.vocabulary.calls import CHOICES, DISTANCES, RECURRENT
 
-_CHOICES = ("argmin", "argmax", "min", "max", "topk")
 _NEAREST = ("argmin", "min")  # of the others, the negative distances
 # no product: one may look up a code
 _CONVOLUTIONS = tuple(f"conv{way}{n}d" for way in ("", "_transpose") for n in (1, 2, 3))
 _LAYERS = ("linear", *_CONVOLUTIONS, *RECURRENT)
-_DISTANCES = ("cdist", "pairwise_distance")
 
 
 def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
@@ -27,7 +26,7 @@ def quantised_claims(rule: Rule, evidence: Evidence) -> Iterator[Claim]:
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     for choice in calls.calls if calls is not None else ():
         assert calls is not None
-        if choice.name not in _CHOICES or not choice.arguments:
+        if choice.name not in CHOICES or not choice.arguments:
             continue
         encoder = _encoder(calls, choice)
         layer = _fed(calls, choice) if encoder is not None else None
@@ -66,7 +65,7 @@ def _encoder(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
     found = [calls.calls[index] for index in sorted(behind)]
     names = {call.name for call in found}
     negative = any(call.name == "neg" for call in found)
-    if choice.name not in _NEAREST and not (negative or names & set(_DISTANCES)):
+    if choice.name not in _NEAREST and not (negative or names & set(DISTANCES)):
         return None
     layers = [call for call in found if call.name in _LAYERS and call.requires_grad]
     return layers[-1] if layers and choice is not layers[-1] else None
@@ -75,7 +74,7 @@ def _encoder(calls: StepCalls, choice: CallFacts) -> CallFacts | None:
 def _same_table(calls: StepCalls, encoder: CallFacts, choice: CallFacts, code: CallFacts) -> bool:
     """What the code was taken from is what the choice compared with the encoder's output."""
     compared = _leaves(calls, choice) - _leaves(calls, encoder)
-    return bool(compared & _leaves(calls, code, stop=_CHOICES))
+    return bool(compared & _leaves(calls, code, stop=CHOICES))
 
 
 def _leaves(calls: StepCalls, call: CallFacts, stop: tuple[str, ...] = ()) -> set[str]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import Standing, at_call, learning_claim
-
-_EXPANDING = ("expand", "broadcast_tensors", "broadcast_to", "expand_as")
+from nanodoc.vocabulary.calls import EXPANSIONS, LAYERS
 
 
 def sampled_claims(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -54,7 +53,7 @@ def _first_layer(calls: StepCalls, draw: CallFacts) -> CallFacts | None:
     while waiting:  # Normal.sample() expands its mean first
         made = calls.calls[waiting.pop()]
         mean.add(made.index)
-        if made.view or made.same_values or made.name in _EXPANDING:
+        if made.view or made.same_values or made.name in EXPANSIONS:
             waiting += [a.made_by for a in made.arguments if a.made_by is not None]
     follows, found = {draw.index}, None
     for call in calls.calls[draw.index + 1 :]:

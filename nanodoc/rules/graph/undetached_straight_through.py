@@ -26,8 +26,6 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
-_SUMS = ("add", "radd")
-
 
 @rule(
     "ND518",
@@ -38,7 +36,7 @@ _SUMS = ("add", "radd")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, total in calls_into_the_loss(evidence):
-        if total.name not in _SUMS or len(total.arguments) != 2:
+        if total.name != "add" or len(total.arguments) != 2:
             continue
         for kept, other in (total.arguments, total.arguments[::-1]):
             difference = calls.maker(other)

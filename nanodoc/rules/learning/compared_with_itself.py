@@ -27,10 +27,11 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import LAYERS
 
 _THE_SAME = 1e-5  # of the loss: the rounding of float32
 _NOTHING = 1e-3  # a smaller loss may be the rounding of zero, as an advantage's mean is
@@ -52,7 +53,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        if call.index not in reaching or not call.notes.get("same"):
+        if call.index not in reaching or not call.notes.same:
             continue
         learns, fixed = sorted(call.arguments[:2], key=lambda side: not side.requires_grad)
         both = _parameters(calls.behind(learns)[1]) & _parameters(calls.behind(fixed)[1])

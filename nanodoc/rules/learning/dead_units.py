@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, REGRESSION, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import InspectionFacts, UnitFacts
 from nanodoc.facts.plateau import NO_BETTER, late_loss
@@ -38,6 +38,7 @@ from nanodoc.rules.learning.claims import (
 )
 from nanodoc.rules.learning.next_values import next_values
 from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
+from nanodoc.vocabulary.calls import CLASSIFICATION, REGRESSION, SQUASHERS
 
 _OVER_LOGITS = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
 
@@ -59,7 +60,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             not layer.saturated
             and layer.units >= 1
             and layer.values >= FEWEST_VALUES * layer.units
-            and layer.call.name not in ("sigmoid", "tanh")
+            and layer.call.name not in SQUASHERS
         ):
             claim = _dead(rule, evidence, layer)
             if claim is not None:

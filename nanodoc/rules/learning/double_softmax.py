@@ -34,8 +34,8 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, calls_of, op_of
-from nanodoc.rules.learning.losses import NORMALISERS
 from nanodoc.rules.rewrite import unwrapped
+from nanodoc.vocabulary.calls import NORMALISERS
 
 _APPLIES = {
     "cross_entropy": "log_softmax",
@@ -98,7 +98,7 @@ def _in_the_same_way(made: CallFacts, call: CallFacts) -> bool:
 def _normalised_twice(
     rule: Rule, evidence: Evidence, call: CallFacts, made: CallFacts, applies: str
 ) -> Claim:
-    classes = call.notes.get("classes")
+    classes = call.classes
     taker = "a distribution of logits" if call.name == "logsumexp" else call.name
     floor = None
     if classes and made.name == "softmax" and classes > 1:
@@ -179,7 +179,7 @@ def _log_missing(rule: Rule, evidence: Evidence, call: CallFacts, made: CallFact
         notes=[
             (f"{made.name} at", _where(made)),
             ("given to", f"{call.name} at {_where(call)}"),
-            ("its value", call.notes.get("value")),
+            ("its value", call.notes.value),
         ],
         fix=f"use {'log_softmax' if made.name == 'softmax' else 'logsigmoid'} instead of "
         f"{made.name}" + (", or cross_entropy on the logits" if call.name == "nll_loss" else ""),

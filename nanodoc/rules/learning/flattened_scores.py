@@ -28,15 +28,13 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import MATRIX_PRODUCTS, NORMS
 
-_PRODUCTS = ("matmul", "mm", "bmm", "einsum", "rmatmul")
 _PASSING = ("masked_fill", "log_softmax", "to_dense")
-_SCALING = ("mul", "rmul", "div", "truediv")
-_NORMS = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
 
 
 @rule(
@@ -81,7 +79,7 @@ def _classes(call: CallFacts) -> float:
     is the part of one that is written by hand."""
     if call.name == "logsumexp":
         return math.prod(call.arguments[0].shape) / max(math.prod(call.shape), 1)
-    return call.notes.get("classes", 0.0) if call.name in CLASSIFICATION else 0.0
+    return call.classes
 
 
 def _culprit(made: CallFacts, evidence: Evidence) -> Culprit:
@@ -104,8 +102,9 @@ def _scale(calls: StepCalls, argument: ArgumentFacts) -> tuple[float, CallFacts]
             return None
         if _is_cosine(calls, made):
             return factor, scaled or made
-        if made.name in _SCALING and len(made.arguments) == 1 and "factor" in made.notes:
-            factor *= made.notes["factor"]
+        by = made.notes.number.factor
+        if by is not None and len(made.arguments) == 1:
+            factor *= by
             scaled = scaled or made
         elif not made.same_values and made.name not in _PASSING:
             return None
@@ -117,7 +116,7 @@ def _is_cosine(calls: StepCalls, call: CallFacts) -> bool:
     if call.name == "cosine_similarity":
         return True
     return (
-        call.name in _PRODUCTS
+        call.name in MATRIX_PRODUCTS
         and len(call.arguments) == 2
         and all(_has_length_1(calls, argument) for argument in call.arguments)
     )
@@ -130,12 +129,12 @@ def _has_length_1(calls: StepCalls, argument: ArgumentFacts) -> bool:
         return False
     if made.name == "normalize":
         return True
-    if made.name not in ("div", "truediv") or len(made.arguments) != 2:
+    if made.name != "div" or len(made.arguments) != 2:
         return False
     norm = calls.origin(made.arguments[1])
     return (
         isinstance(norm, CallFacts)
-        and norm.name in _NORMS
+        and norm.name in NORMS
         and bool(norm.arguments)
         and norm.arguments[0] == made.arguments[0]
     )

@@ -23,11 +23,11 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import DROPOUTS
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import DROPOUTS
 
 _LITTLE = 0.5  # of the first loss
 

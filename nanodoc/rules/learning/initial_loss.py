@@ -28,7 +28,7 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import CLASSIFICATION, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import ParameterStats
 from nanodoc.facts.plateau import late_loss
@@ -43,10 +43,10 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
     loss_call,
 )
+from nanodoc.vocabulary.calls import CLASSIFICATION, FROM_ARRAYS
 
 _PLATEAU = 30  # steps without any progress
 _WIDE = 3.0  # times He's width
-_FROM_ARRAYS = ("from_numpy", "as_tensor")
 
 
 @rule(
@@ -80,7 +80,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     at_once = check.limit(evidence, "times-chance-warning")
     limit = _least(calls, loss, check.limit(evidence, "times-chance"), at_once)
-    chance = math.log(max(loss.notes.get("classes", 0), 1))
+    chance = math.log(max(loss.classes, 1))
     began = evidence.losses[0]
     if chance <= 0 or not math.isfinite(began) or began < limit * chance:
         return
@@ -94,8 +94,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         rule,
         ("initial-loss",),
         standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
-        title=f"the loss starts at {began:.3g}; guessing among {loss.notes['classes']:.0f} "
-        f"classes gives ln {loss.notes['classes']:.0f} = {chance:.3g}",
+        title=f"the loss starts at {began:.3g}; guessing among {loss.classes} "
+        f"classes gives ln {loss.classes} = {chance:.3g}",
         explanation="The untrained model is confident in wrong answers: its first outputs are "
         "too large, because of the scale of the initial weights or of the inputs."
         + (
@@ -159,7 +159,7 @@ def _least(calls: StepCalls, loss: CallFacts, usual: float, at_once: float) -> f
     made = calls.origin(loss.arguments[1]) if len(loss.arguments) > 1 else None
     if isinstance(made, ArgumentFacts):
         return usual if made.of_batch else at_once
-    from_array = made is not None and made.name in _FROM_ARRAYS and not made.arguments
+    from_array = made is not None and made.name in FROM_ARRAYS and not made.arguments
     return at_once if from_array else math.inf
 
 

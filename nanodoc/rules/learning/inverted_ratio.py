@@ -27,7 +27,6 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
 
-_CLAMPS = ("clamp", "clip")
 _CHOOSING = ("min", "max", "minimum", "maximum", "stack")
 
 
@@ -69,7 +68,7 @@ def _sure_of_ratio(calls: StepCalls, ratio: CallFacts) -> float | None:
     """How much speaks for a ratio of PPO: it is clamped, and multiplied with something of its shape
     that does not learn; the smaller, or larger, of both is taken. None where it is not one."""
     users = _users(calls, ratio)
-    clamped = [later for later in users if later.name in _CLAMPS]
+    clamped = [later for later in users if later.name == "clamp"]
     weighed = [
         later
         for later in users

@@ -29,14 +29,14 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
-from nanodoc.facts.course import LOG_PROBABILITIES, SUPERVISED
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import MinimisedLikelihood
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import LAYERS, LOG_PROBABILITIES, SCALINGS, SUPERVISED
 
-_TURNING = ("neg", "sub", "mul", "div", "truediv")
+_TURNING = ("sub", *SCALINGS)
 _LONG = 10  # steps
 
 
@@ -109,7 +109,7 @@ def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
     while call.name not in (*SUPERVISED, *LOG_PROBABILITIES):
         normaliser = _normaliser(calls, call)
         if normaliser is not None:
-            wrong = normaliser.notes.get("slope", 0.0) < 0
+            wrong = (normaliser.notes.slope or 0.0) < 0
             return (normaliser, turns or root) if wrong else None
         inner = [a for a in call.arguments if a.requires_grad]
         before = calls.maker(inner[0]) if len(inner) == 1 else None
@@ -117,7 +117,7 @@ def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
             return None
         turns = turns or (call if call.name in _TURNING else None)
         call = before
-    slope = call.notes.get("slope", 0.0)
+    slope = call.notes.slope or 0.0
     if call.name in SUPERVISED:
         return (call, turns or call) if slope < 0 else None
     return (call, turns or root) if slope > 0 else None

@@ -23,15 +23,14 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import SHORTEST, late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import CLAMPS, LAYERS, REDUCTIONS
 
-_DIVISIONS = ("div", "truediv")
-_PRODUCTS = ("mul", "multiply", "einsum")
-_KEEPING = ("mean", "sum", "clamp", "clamp_min", "clamp_max", "stack", "cat", "squeeze")
+_KEEPING = (*REDUCTIONS, *CLAMPS, "stack", "cat", "squeeze")
 _BEYOND = 0.05  # of 0 and of 1: a share lies between them
 
 
@@ -44,7 +43,7 @@ _BEYOND = 0.05  # of 0 and of 1: a share lies between them
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        if call.name not in _DIVISIONS or not call.requires_grad or not _is_overlap(calls, call):
+        if call.name != "div" or not call.requires_grad or not _is_overlap(calls, call):
             continue
         if not _reaches_unturned(calls, call):
             continue
@@ -91,12 +90,12 @@ def _is_overlap(calls: StepCalls, quotient: CallFacts) -> bool:
 
 def _is_masked(calls: StepCalls, call: CallFacts) -> bool:
     """Scores between 0 and 1 times a mask of zeros and ones, which is not what a mask leaves."""
-    low, high = call.notes.get("masked_min"), call.notes.get("masked_max")
-    if call.name not in _PRODUCTS or low is None or high is None:
+    masked = call.notes.product.masked
+    if masked is None:
         return False
     masks = [calls.maker(argument) for argument in call.arguments if not argument.requires_grad]
-    rest = any(mask is not None and "taken_from" in mask.notes for mask in masks)
-    return low >= -_BEYOND and high <= 1 + _BEYOND and not rest
+    rest = any(mask is not None and mask.notes.number.taken_from is not None for mask in masks)
+    return masked.low >= -_BEYOND and masked.high <= 1 + _BEYOND and not rest
 
 
 def _shares(calls: StepCalls, product: CallFacts, under: set[int]) -> bool:
@@ -113,7 +112,7 @@ def _reaches_unturned(calls: StepCalls, call: CallFacts) -> bool:
     while waiting:
         index = waiting.pop()
         # what the loss does where this number grows
-        slope = calls.calls[index].notes.get("slope")
+        slope = calls.calls[index].notes.slope
         if slope is not None:
             if slope <= 0:
                 return False
@@ -135,4 +134,4 @@ def _keeps_sign(later: CallFacts, takes: list[int]) -> bool:
     if later.same_values or later.name in (*_KEEPING, "add"):
         return True
     # x - something; 1 - x and something - x turn it
-    return later.name == "sub" and takes == [0] and "taken_from" not in later.notes
+    return later.name == "sub" and takes == [0] and later.notes.number.taken_from is None

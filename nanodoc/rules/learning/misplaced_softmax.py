@@ -28,11 +28,11 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import CASTS, CLAMPS, COPIES, POWERS, SOFTMAXES
 
-_NORMALISERS = ("softmax", "log_softmax")
 _FEWEST = 3  # dimensions: in a matrix both directions, and masks that select, are usual
-_KEEPS_THE_ORDER = ("contiguous", "clone", "to", "float", "double", "clamp", "clip", "clamp_min")
-_ELEMENTWISE = ("log", "neg", "add", "pow", "square")
+_KEEPS_THE_ORDER = (*COPIES, *CASTS, *CLAMPS)
+_ONE_BY_ONE = (*POWERS, "log", "neg", "add")
 
 
 @rule(
@@ -45,7 +45,7 @@ _ELEMENTWISE = ("log", "neg", "add", "pow", "square")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        of_labels = call.notes.get("class_dimension")
+        of_labels = call.notes.class_dimension
         by_definition = call.name == "nll_loss" and len(call.arguments[0].shape) > 1
         classes = 1 if by_definition else of_labels
         made = _softmax(calls, call) if classes is not None else None
@@ -83,7 +83,7 @@ def _is_one_of_two(calls: StepCalls, made: CallFacts) -> bool:
     return any(
         other.index != made.index and other.arguments and _identity(calls, other) == scores
         for other in calls.calls
-        if other.name in (*_NORMALISERS, "cross_entropy")
+        if other.name in (*SOFTMAXES, "cross_entropy")
     )
 
 
@@ -103,10 +103,10 @@ def _softmax(calls: StepCalls, call: CallFacts) -> CallFacts | None:
     argument = next((a for a in call.arguments if a.requires_grad), None)
     made = calls.maker(argument) if argument is not None else None
     while made is not None and (
-        made.name in (*_KEEPS_THE_ORDER, *_ELEMENTWISE) or _takes_rows(call, made)
+        made.name in (*_KEEPS_THE_ORDER, *_ONE_BY_ONE) or _takes_rows(call, made)
     ):
         learning = [a for a in made.arguments if a.requires_grad]
         made = calls.maker(learning[0]) if len(learning) == 1 else None
     rows = 1 if call.name == "nll_loss" else 0  # some of them may have been picked
     same = made is not None and argument is not None and made.shape[rows:] == argument.shape[rows:]
-    return made if made is not None and same and made.name in _NORMALISERS else None
+    return made if made is not None and same and made.name in SOFTMAXES else None

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nanodoc.facts.calls import LAYERS, REGRESSION, ArgumentFacts, CallFacts, StepCalls
-
-PRODUCTS = ("mul", "rmul", "imul")
-_SUMS = ("add", "radd", "iadd")
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.vocabulary.calls import LAYERS, REGRESSION
 
 
 def next_values(calls: StepCalls) -> Iterator[tuple[CallFacts, ArgumentFacts]]:
@@ -32,7 +30,7 @@ def _bootstrapped(
             continue
         target = next((a for a in loss.arguments[:2] if not a.requires_grad), None)
         total = calls.origin(target) if target is not None else None
-        if not isinstance(total, CallFacts) or total.name not in _SUMS:
+        if not isinstance(total, CallFacts) or total.name != "add":
             continue
         values = [a for a in total.arguments if is_of_a_network(calls, a)]
         predicted = next((a for a in loss.arguments[:2] if a.requires_grad), None)

@@ -27,9 +27,10 @@ from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.notes import Range
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
-from nanodoc.rules.learning.losses import NORMALISERS
+from nanodoc.vocabulary.calls import NORMALISERS
 
 _PROBABLE = 0.1
 """A log-probability exceeds zero by no more than rounding, or the constant that keeps its log
@@ -46,12 +47,14 @@ finite, does."""
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        if call.name == "ctc_loss" and call.arguments[0].requires_grad and _off(call) > _PROBABLE:
-            yield _frames(rule, evidence, calls, call)
+        sums = call.notes.loss.log_sums
+        if sums is not None and call.arguments[0].requires_grad and sums.largest > _PROBABLE:
+            yield _frames(rule, evidence, calls, call, sums)
             return
         if call.name != "nll_loss" or not call.arguments[0].requires_grad:
             continue
-        largest = call.notes.get("input_max")
+        inputs = call.notes.loss.inputs
+        largest = inputs.high if inputs is not None else None
         made = calls.origin(call.arguments[0])
         if (
             largest is None
@@ -67,7 +70,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 confidence=confidence(
                     0.6,
                     0.6 if largest > 1 else 0.2,
-                    0.5 if call.notes.get("value", 0.0) < 0 else 0.0,
+                    0.5 if (call.notes.value or 0.0) < 0 else 0.0,
                 ),
                 title=f"{call.name} gets values up to {largest:.3g}; log-probabilities are at "
                 "most 0",
@@ -76,32 +79,28 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 culprit=at_call(call, evidence),
                 phase="forward",
                 step=evidence.inspection.step if evidence.inspection else None,
-                evidence=(("largest input", largest), ("its value", call.notes.get("value"))),
+                evidence=(("largest input", largest), ("its value", call.notes.value)),
                 fixes=(Fix(title="use cross_entropy on the logits", confidence="likely"),),
             ),
         )
         return
 
 
-def _off(call: CallFacts) -> float:
-    """How far the logarithm of the sum of a frame's probabilities is from 0, at the most."""
-    return max(
-        abs(call.notes.get("log_of_sum_min", 0.0)), abs(call.notes.get("log_of_sum_max", 0.0))
-    )
-
-
-def _frames(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -> Claim:
-    """CTC of what is no distribution over the symbols, frame by frame."""
+def _frames(
+    rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts, sums: Range
+) -> Claim:
+    """CTC of what is no distribution over the symbols; `sums` are the logarithms of the sums of
+    each frame's probabilities."""
     made = calls.origin(call.arguments[0])
     normalised = isinstance(made, CallFacts) and made.name in NORMALISERS
-    low, high = (math.exp(min(call.notes[f"log_of_sum_{end}"], 99.0)) for end in ("min", "max"))
+    low, high = (math.exp(min(end, 99.0)) for end in (sums.low, sums.high))
     site = made if isinstance(made, CallFacts) and normalised else call
     return Claim(
         root=location_key(call.site) or ("logs", call.index),
         specificity=Specificity.SPECIAL,
         stage=Stage.WIRING,
         finding=rule.finding(
-            confidence=confidence(0.8, 0.5 if call.notes.get("value", 0.0) < 0 else 0.0),
+            confidence=confidence(0.8, 0.5 if (call.notes.value or 0.0) < 0 else 0.0),
             title="ctc_loss does not get log-probabilities: a frame's probabilities sum to "
             f"{low:.3g} … {high:.3g}",
             explanation="ctc_loss applies no softmax. "
@@ -113,7 +112,7 @@ def _frames(rule: Rule, evidence: Evidence, calls: StepCalls, call: CallFacts) -
             culprit=at_call(site, evidence),
             phase="forward",
             step=evidence.inspection.step if evidence.inspection else None,
-            evidence=(("its value", call.notes.get("value")),),
+            evidence=(("its value", call.notes.value),),
             fixes=(
                 Fix(title="apply log_softmax over the last dimension first", confidence="likely"),
             ),

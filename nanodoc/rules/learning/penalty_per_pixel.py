@@ -27,8 +27,8 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import NORMS
 
-_NORMS = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
 _PICTURES = (4, 5)  # dimensions of a batch
 _MOST_CHANNELS = 4
 
@@ -71,7 +71,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _gradient_of(calls: StepCalls, call: CallFacts) -> CallFacts | None:
     """What `autograd.grad` gave, where the call is its norm over the channels alone, also written
     as the root of a sum of squares."""
-    if call.name in _NORMS and call.arguments:
+    if call.name in NORMS and call.arguments:
         made = calls.origin(call.arguments[0])
     elif call.name == "sqrt" and call.arguments:
         total = calls.origin(call.arguments[0], elementwise=True)
@@ -89,7 +89,7 @@ def _gradient_of(calls: StepCalls, call: CallFacts) -> CallFacts | None:
 
 def _less_a_number(calls: StepCalls, norm: CallFacts) -> bool:
     return any(
-        later.name in ("sub", "rsub")
+        later.name == "sub"
         and len(later.arguments) == 1
         and later.arguments[0].made_by == norm.index
         for later in calls.calls[norm.index + 1 :]

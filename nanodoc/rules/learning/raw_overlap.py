@@ -27,13 +27,13 @@ from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import LAYERS
 
 _BEYOND = 0.05  # of 0 and of 1
-_DIVISIONS = ("div", "truediv")
 
 
 @rule(
@@ -45,9 +45,10 @@ _DIVISIONS = ("div", "truediv")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        low, high = call.notes.get("masked_min", 0.0), call.notes.get("masked_max", 0.0)
-        if low >= -_BEYOND and high <= 1 + _BEYOND:
+        masked = call.notes.product.masked
+        if masked is None or (masked.low >= -_BEYOND and masked.high <= 1 + _BEYOND):
             continue
+        low, high = masked.low, masked.high
         scores = _scores(calls, call)
         if scores is None or not _is_overlap(calls, call, scores):
             continue
@@ -89,7 +90,7 @@ def _scores(calls: StepCalls, call: CallFacts) -> CallFacts | None:
 def _is_overlap(calls: StepCalls, product: CallFacts, scores: CallFacts) -> bool:
     """It is divided by something that sums the scores themselves."""
     for later in calls.calls[product.index + 1 :]:
-        if later.name not in _DIVISIONS or len(later.arguments) < 2:
+        if later.name != "div" or len(later.arguments) < 2:
             continue
         above, below = (calls.maker(argument) for argument in later.arguments[:2])
         if above is None or below is None or not later.arguments[1].requires_grad:

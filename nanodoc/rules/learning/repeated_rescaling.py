@@ -32,12 +32,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
-_VERBS = {
-    "mul": "multiplies",
-    "div": "divides",
-    "truediv": "divides",
-    "itruediv": "divides",
-}
+_VERBS = {"mul": "multiplies", "div": "divides"}
 
 
 @rule(
@@ -57,12 +52,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if call.index not in reaching or not _rescales_a_constant(calls, call):
             continue
         # what fades by a hundredth is meant to
-        factor = call.notes.get("factor", 1.0)
+        factor = call.notes.number.factor if call.notes.number.factor is not None else 1.0
         least = check.limit(evidence, "factor")
         if 1 / least < factor < least:
             continue
         # each step has written into it: an array that the step reads anew has no such past
-        if call.notes.get("written", 0) < max(2, len(evidence.losses) - 1):
+        if (call.notes.written or 0) < max(2, len(evidence.losses) - 1):
             continue
         verb = _VERBS[call.name]
         yield learning_claim(
@@ -92,7 +87,7 @@ def _rescales_a_constant(calls: StepCalls, call: CallFacts) -> bool:
     if any(_changes(calls, other.made_by, other.leaf) for other in others):
         return False
     # a running mean is scaled first, and then something of the step is added to it
-    return not call.notes.get("overwritten") and not any(
+    return not call.notes.overwritten and not any(
         later.in_place and later.arguments and later.arguments[0].made_by == call.index
         for later in calls.calls
     )

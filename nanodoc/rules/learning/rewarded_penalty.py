@@ -32,10 +32,9 @@ from nanodoc.facts.latents import latent_of, nats_of, value_of
 from nanodoc.facts.loss_terms import Term, terms_of
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import NORMS, POWERS, REDUCTIONS
 
-_REDUCED = ("sum", "mean")
-_NORMS = ("norm", "linalg_norm", "linalg_vector_norm", "vector_norm")
-_SQUARES = ("pow", "square", "abs", "mul")
+_SQUARES = (*POWERS, "abs", "mul")
 _DEEPEST = 12  # calls between a reduced entropy and the distribution, or a weight and log_prob()
 
 
@@ -54,7 +53,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     for position in calls.losses:
         for term in terms_of(calls, calls.calls[position]):
-            slope = term.call.notes.get("slope")
+            slope = term.call.notes.slope
             what = _wrong(calls, term.call, slope) if slope else None
             if what is not None:
                 yield _claim(rule, evidence, term, what)
@@ -79,7 +78,7 @@ def _claim(rule: Rule, evidence: Evidence, term: Term, what: str) -> Claim:
         step=len(evidence.losses) - 1,
         weight=0.85,
         notes=[
-            ("slope of the loss along the term", f"{term.call.notes['slope']:.3g}"),
+            ("slope of the loss along the term", f"{term.call.notes.slope:.3g}"),
             ("the term's value", f"{value:.3g}" if value is not None else None),
         ],
         fix="flip the sign of the term",
@@ -94,7 +93,7 @@ def _wrong(calls: StepCalls, call: CallFacts, slope: float) -> str | None:
     if slope < 0 and _is_size_of_weights(calls, call):
         return "norm"
     latent, value = latent_of(calls), value_of(call)
-    if latent is None or value is None or call.name not in _REDUCED or not call.arguments:
+    if latent is None or value is None or call.name not in REDUCTIONS or not call.arguments:
         return None
     # the sum is -2 KL or KL, and which of the two its own sign says
     if slope * value < 0 and nats_of(calls, latent, call, call) is not None:
@@ -110,7 +109,7 @@ def _is_entropy(calls: StepCalls, call: CallFacts) -> bool:
             return False
         if _is_of(made, ".entropy()"):
             return True
-        if made.name not in _REDUCED and not made.same_values:
+        if made.name not in REDUCTIONS and not made.same_values:
             return False
         made = calls.maker(made.arguments[0]) if made.arguments else None
     return False
@@ -119,7 +118,7 @@ def _is_entropy(calls: StepCalls, call: CallFacts) -> bool:
 def _has_policy_gradient(calls: StepCalls) -> bool:
     """Log-probabilities of a distribution are weighted with numbers that nothing learns from."""
     for call in calls.calls:
-        if call.name not in ("mul", "rmul") or len(call.arguments) != 2:
+        if call.name != "mul" or len(call.arguments) != 2:
             continue
         learning = [argument for argument in call.arguments if argument.requires_grad]
         made = calls.maker(learning[0]) if len(learning) == 1 else None
@@ -145,12 +144,12 @@ def _is_of(call: CallFacts, method: str) -> bool:
 def _is_size_of_weights(calls: StepCalls, call: CallFacts) -> bool:
     """A norm of a parameter, its square, or a sum of its squares or sizes."""
     made: CallFacts | None = call
-    if call.name in ("pow", "square") and call.arguments:
+    if call.name in POWERS and call.arguments:
         made = calls.maker(call.arguments[0])
-        return made is not None and made.name in _NORMS and _is_trained(made)
-    if call.name in _NORMS:
+        return made is not None and made.name in NORMS and _is_trained(made)
+    if call.name in NORMS:
         return _is_trained(call)
-    made = calls.maker(call.arguments[0]) if call.name in _REDUCED and call.arguments else None
+    made = calls.maker(call.arguments[0]) if call.name in REDUCTIONS and call.arguments else None
     return made is not None and made.name in _SQUARES and _is_trained(made)
 
 

@@ -35,9 +35,9 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
 )
 from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
+from nanodoc.vocabulary.calls import BATCHED_PRODUCTS
 
-_PARTS = ("chunk", "split", "unbind", "sub", "rsub")  # 1 − z is a gate as z is
-_PLUS = ("add", "radd")  # of a number: 1 + tanh, of which GELU is made
+_PARTS = ("chunk", "split", "unbind", "sub")  # 1 − z is a gate as z is
 
 
 @rule(
@@ -91,12 +91,12 @@ def _gates(calls: StepCalls) -> set[int]:
     things."""
     found = set()
     for call in calls.calls:
-        if call.name in ("mul", "lerp", "addcmul", "where", "matmul", "bmm", "einsum"):
+        if call.name in (*BATCHED_PRODUCTS, "mul", "lerp", "addcmul", "where", "einsum"):
             for argument in call.arguments:
                 made = calls.origin(argument)
                 while isinstance(made, CallFacts):
                     found.add(made.index)
-                    shifted = made.name in _PLUS and len(made.arguments) == 1
+                    shifted = made.name == "add" and len(made.arguments) == 1
                     if not made.arguments or not (shifted or made.name in _PARTS):
                         break
                     made = calls.origin(made.arguments[0])

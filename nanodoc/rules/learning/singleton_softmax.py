@@ -29,19 +29,7 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
-
-_LAYERS = (
-    "linear",
-    "matmul",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "bilinear",
-    "addmm",
-    "mm",
-    "bmm",
-    "einsum",
-)
+from nanodoc.vocabulary.calls import LINEAR_MAPS, SOFTMAXES
 
 
 @rule(
@@ -54,7 +42,7 @@ _LAYERS = (
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     for calls, call in calls_into_the_loss(evidence):
-        if call.name not in ("softmax", "log_softmax"):
+        if call.name not in SOFTMAXES:
             continue
         shape, dim = call.arguments[0].shape, call.options.get("dim")
         if (
@@ -65,7 +53,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ):
             continue
         if (
-            call.notes.get("largest", 1) > 1
+            (call.notes.largest_dimension or 1) > 1
             or shape[dim] != 1
             or math.prod(shape) == 1
             or not _made_by_a_layer(calls, call.arguments[0])
@@ -111,7 +99,7 @@ def _made_by_a_layer(calls: StepCalls, argument: ArgumentFacts) -> bool:
         return _made_by_a_layer(calls, made.arguments[0])
     return (
         isinstance(made, CallFacts)
-        and made.name in _LAYERS
+        and made.name in LINEAR_MAPS
         and any(given.made_by is None and given.requires_grad for given in made.arguments)
     )
 

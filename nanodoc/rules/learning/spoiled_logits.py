@@ -26,8 +26,9 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss, learning_claim
+from nanodoc.vocabulary.calls import BINARY
 
-_OF_SCORES = ("cross_entropy", "binary_cross_entropy_with_logits")
+_OF_SCORES = ("cross_entropy", BINARY)
 _OF_LOGS = ("nll_loss",)
 _SPOILERS = {
     "relu": "relu makes every score 0 or more: no class can be ruled out",

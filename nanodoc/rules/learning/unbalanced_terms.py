@@ -27,14 +27,12 @@ from collections.abc import Iterable, Iterator
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
-from nanodoc.facts.course import SUPERVISED
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.latents import Latent, latent_of, nats_of, value_of
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import ADDITIONS, SCALINGS, SUPERVISED
 
-_SUMS = ("add", "radd", "iadd", "sub", "rsub")
-_SCALED = ("mul", "rmul", "div", "truediv", "neg")
 _SHORTEST = 20  # steps: in fewer, a latent may not tell its samples apart yet
 
 
@@ -103,11 +101,11 @@ def _terms(calls: StepCalls, root: CallFacts) -> Iterator[tuple[CallFacts, CallF
     while waiting:
         call = waiting.pop()
         made = [m for a in call.arguments if (m := calls.maker(a)) is not None and a.requires_grad]
-        if call.name in _SUMS and call.shape == () and len(made) == len(call.arguments) == 2:
+        if call.name in ADDITIONS and call.shape == () and len(made) == len(call.arguments) == 2:
             waiting += made
             continue
         reduced = call
-        while reduced.name in _SCALED or (reduced.same_values and reduced.name != "mean"):
+        while reduced.name in SCALINGS or (reduced.same_values and reduced.name != "mean"):
             inner = next((a for a in reduced.arguments if a.requires_grad), None)
             before = calls.maker(inner) if inner is not None else None
             if before is None:

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import LAYERS, ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
+from nanodoc.vocabulary.calls import BINARIES, LAYERS
 
-_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 _ONE_HALF = 0.5
 
 
@@ -73,7 +73,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _claim(rule: Rule, evidence: Evidence, own: _Judgement, other: _Judgement) -> Claim:
     way = "up" if other.upwards else "down"
-    against = own.call.name in _BINARY
+    against = own.call.name in BINARIES
     beside = own.call.site
     return learning_claim(
         rule,
@@ -99,13 +99,13 @@ def _alike(own: _Judgement, other: _Judgement) -> bool:
     """They want the same of the judging network."""
     if own.upwards != other.upwards:
         return False
-    return own.call.name in (*_BINARY, "mean") or own.wanted == other.wanted
+    return own.call.name in (*BINARIES, "mean") or own.wanted == other.wanted
 
 
 def _judgements(calls: StepCalls) -> Iterator[_Judgement]:
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
-        slope = call.notes.get("slope", 0.0)
+        slope = call.notes.slope
         if call.index not in reaching or not slope or not call.arguments:
             continue
         wanted = _wanted(call)
@@ -124,10 +124,10 @@ def _wanted(call: CallFacts) -> float | None:
     """The one constant of all samples."""
     if call.name == "mean":
         return 0.0
-    if call.name not in (*_BINARY, "mse_loss") or call.arguments[-1].requires_grad:
+    if call.name not in (*BINARIES, "mse_loss") or call.arguments[-1].requires_grad:
         return None
-    low, high = call.notes.get("target_min"), call.notes.get("target_max")
-    return low if low is not None and low == high else None
+    targets = call.notes.loss.targets
+    return targets.low if targets is not None and targets.low == targets.high else None
 
 
 def _last_layer(calls: StepCalls, argument: ArgumentFacts) -> CallFacts | None:

@@ -20,10 +20,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import REGRESSION, CallFacts
+from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import (
@@ -32,14 +33,15 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
     loss_call,
 )
+from nanodoc.vocabulary.calls import REGRESSION
 
-# What an activation returns, and the note of the share of targets outside of that.
+# What an activation returns, and the share of targets outside of that.
 _RANGES = {
-    "relu": (0.0, math.inf, "target_below_0"),
-    "sigmoid": (0.0, 1.0, "target_outside_01"),
-    "softmax": (0.0, 1.0, "target_outside_01"),
-    "tanh": (-1.0, 1.0, "target_outside_11"),
-    "cosine_similarity": (-1.0, 1.0, "target_outside_11"),
+    "relu": (0.0, math.inf, attrgetter("below_0")),
+    "sigmoid": (0.0, 1.0, attrgetter("outside_01")),
+    "softmax": (0.0, 1.0, attrgetter("outside_01")),
+    "tanh": (-1.0, 1.0, attrgetter("outside_11")),
+    "cosine_similarity": (-1.0, 1.0, attrgetter("outside_11")),
 }
 
 
@@ -68,9 +70,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if made.name not in _RANGES:
         return
-    low, high, label = _RANGES[made.name]
-    share = loss.notes.get(label, 0.0)
-    if share < check.limit(evidence, "share"):
+    low, high, outside = _RANGES[made.name]
+    share, targets = outside(loss.notes.loss), loss.notes.loss.targets
+    if targets is None or share < check.limit(evidence, "share"):
         return
     culprit = at_call(made, evidence)
     cosine = made.name == "cosine_similarity"
@@ -84,8 +86,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         location_key(made.site) or ("units", made.module),
         title=f"{made.name} on the output cannot reach {share:.0%} of the targets",
         explanation=f"{made.name} returns values in [{low:g}, {high:g}]; the targets range from "
-        f"{loss.notes.get('target_min', math.nan):.3g} to "
-        f"{loss.notes.get('target_max', math.nan):.3g}. "
+        f"{targets.low:.3g} to {targets.high:.3g}. "
         + (
             "All pairs are pulled together as far as possible."
             if cosine

@@ -25,11 +25,12 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.calls import REGRESSION, CallFacts
+from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import NO_BETTER, late_loss
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, learning_claim, loss_call
+from nanodoc.vocabulary.calls import REGRESSION
 
 _SHORTEST = 50  # steps
 _FAR = 1_000.0  # times as large
@@ -56,11 +57,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     early, late = statistics.median(losses[: len(losses) // 4]), late_loss(losses)
     call = loss_call(inspection.calls, REGRESSION)
     times = _times(call) if call is not None else None
-    if call is None or times is None or not late > NO_BETTER * early > 0:
+    targets = call.notes.loss.targets if call is not None else None
+    if call is None or times is None or targets is None or not late > NO_BETTER * early > 0:
         return
     if late > _GROWN * early:  # the targets themselves have moved away
         return
-    largest = max(abs(call.notes["target_min"]), abs(call.notes["target_max"]))
+    largest = targets.largest
     if times < check.limit(evidence, "times") or largest < check.limit(evidence, "largest-target"):
         return
     made = inspection.labels_at
@@ -83,13 +85,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _times(call: CallFacts) -> float | None:
     """How many times the targets are as large as the predictions, by the largest of each."""
-    notes = call.notes
-    if not {"input_min", "input_max", "target_min", "target_max"} <= set(notes):
+    inputs, targets = call.notes.loss.inputs, call.notes.loss.targets
+    if inputs is None or targets is None or not inputs.largest:
         return None
     if len(call.arguments) < 2 or call.arguments[1].requires_grad:
         return None
-    size = max(abs(notes["input_min"]), abs(notes["input_max"]))
-    return max(abs(notes["target_min"]), abs(notes["target_max"])) / size if size else None
+    return targets.largest / inputs.largest
 
 
 def _place(call: CallFacts) -> str | None:

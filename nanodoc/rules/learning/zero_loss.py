@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Stage, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CLASSIFICATION, CallFacts, StepCalls
+from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
@@ -36,6 +36,7 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
     loss_call,
 )
+from nanodoc.vocabulary.calls import CLASSIFICATION
 
 
 @rule(
@@ -68,7 +69,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         site = labels
         what = "no two samples of a batch share a label: there are no pairs, and the loss is 0"
         fix = "give samples that belong together, such as two views of one image, the same label"
-    elif single is not None and single.notes.get("classes") == 1:
+    elif single is not None and single.classes == 1:
         site, what = single, f"{single.name} over a single class is always 0"
         fix = "for one output use binary_cross_entropy_with_logits"
     else:
@@ -98,7 +99,7 @@ def _labels_without_pairs(calls: StepCalls) -> CallFacts | None:
     """The call that made the labels of a loss that pairs samples by them, where each label is that
     of one sample only; else the one that compares them with each other."""
     for call in calls.calls:
-        if "no_pairs" in call.notes:
+        if call.notes.paired_by_labels is False:
             made = calls.origin(call.arguments[1])
             return made if isinstance(made, CallFacts) and made.site is not None else call
     return None
