@@ -185,7 +185,10 @@ class Config:
         panel=_TRY,
     )
     budget: float = option(
-        60.0, "Time for experiments and for trying fixes, such as 60s or 2m", _REPLAY, panel=_TRY
+        60.0,
+        "Time for all that is run again after the last step, such as 60s or 2m",
+        _REPLAY,
+        panel=_TRY,
     )
     fix: bool = option(
         False,

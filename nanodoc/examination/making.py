@@ -23,7 +23,6 @@ from nanodoc.replay.step_state import StateKeeper
 from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
-_SECONDS = 20.0
 _DRAWS = 8  # of one sample
 _LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200
@@ -81,7 +80,8 @@ def _of_samples(sampler: Any) -> Any:
 class MakingSearch:
     """Looks for the making of the bad values of one step's batches, when the run is over.
 
-    `build` makes the data anew as the training did; None where that can't be done.
+    `build` makes the data anew as the training did; None where that can't be done. `seconds` is
+    how long one of its searches may take.
     """
 
     def __init__(
@@ -90,14 +90,13 @@ class MakingSearch:
         keeper: StateKeeper,
         source: Source,
         build: Callable[[], contextlib.AbstractContextManager[Source | None]] | None,
-        *,
-        seconds: float = _SECONDS,
+        seconds: float,
     ) -> None:
         self._runner = runner
         self._keeper = keeper
         self._source = source
         self._build = build
-        self._seconds = min(seconds, _SECONDS)
+        self._seconds = seconds
 
     def of(self, leaf: LeafRoot, step: int) -> Making | None:
         """The line that made the values of a leaf of the batch that are not finite; None where that

@@ -95,21 +95,18 @@ class Experiments:
             raise UsageError(f"no experiment {key!r}; choose one of " + ", ".join(self._makers))
         self._say(f"trying {_NAMES[key]} …")
         try:
-            if key != "same-again" and not self._trials.budget.allows(self._trials.seconds):
-                if key in self._pointless():
-                    return None
+            if key in self._pointless():
+                return None
+            trials, name = self._trials, _NAMES[key]
+            if key != "same-again" and not trials.place.allows(trials.seconds, name):
                 raise NotRun(_OUT_OF_TIME)
             make = self._makers[key]
-            made = make() if key == "same-again" else self._trials.in_time(make, None)
+            made = make() if key == "same-again" else trials.in_time(make, None, name)
             if made is None:
                 raise NotRun(_OUT_OF_TIME)
             name, trial = made
         except NotRun as reason:
-            return (
-                Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}")
-                if str(reason)
-                else None
-            )
+            return Experiment(key=key, name=_NAMES[key], outcome=f"not run: {reason}")
         if not trial.applied:
             return Experiment(
                 key=key,
@@ -151,17 +148,11 @@ class Experiments:
     def _first_weights(self) -> tuple[str, Trial]:
         earliest = min(self._elsewhere.earlier, key=lambda state: state.step, default=None)
         if earliest is None or earliest.step:
-            raise NotRun(
-                (self._elsewhere.why_none or "no checkpoint of step 0 was kept")
-                if self._capsule.step
-                else ""
-            )
+            raise NotRun(self._elsewhere.why_none or "no checkpoint of step 0 was kept")
         return self._elsewhere.first, self._with_weights(earliest)
 
     def _good_weights(self) -> tuple[str, Trial]:
-        latest = next(iter(self._elsewhere.earlier), None)
-        if latest is None or not latest.step:
-            raise NotRun("")
+        latest = self._elsewhere.earlier[0]
         return f"the weights of the last good checkpoint (step {latest.step})", self._with_weights(
             latest
         )
@@ -177,16 +168,12 @@ class Experiments:
         )
 
     def _autocast_off(self) -> tuple[str, Trial]:
-        if not self._half:
-            raise NotRun("")
         applied = Applied()
         return _NAMES["autocast-off"], self._trials.outcome(
             self._capsule, precision.autocast_in(None, applied), applied
         )
 
     def _bfloat16(self) -> tuple[str, Trial]:
-        if not self._half:
-            raise NotRun("")
         applied = Applied()
         return _NAMES["bfloat16"], self._trials.outcome(
             self._capsule, precision.autocast_in(torch.bfloat16, applied), applied
@@ -209,26 +196,25 @@ class Experiments:
 
     def _pointless(self) -> set[str]:
         """Experiments that would change nothing here."""
-        found = set() if self._half else {"autocast-off", "bfloat16"}
-        return found | {"cpu"} if self._trials.runner.device.type == "cpu" else found
+        earlier, runner = self._elsewhere.earlier, self._trials.runner
+        pointless = {
+            "first-weights": not self._capsule.step and all(state.step for state in earlier),
+            "good-weights": not earlier or not earlier[0].step,
+            "autocast-off": not self._half,
+            "bfloat16": not self._half,
+            "eval-mode": not any(map(_behaves_otherwise, runner.recipe.model.modules())),
+            "cpu": runner.device.type == "cpu",
+        }
+        return {key for key, changes_nothing in pointless.items() if changes_nothing}
 
     def _eval_mode(self) -> tuple[str, Trial]:
         modules = list(self._trials.runner.recipe.model.modules())
-        active = [
-            m
-            for m in modules
-            if isinstance(m, _ACTIVE_IN_TRAINING) and m.training and float(getattr(m, "p", True))
-        ]
-        if not active:
-            raise NotRun("")
         return _NAMES["eval-mode"], self._trials.outcome(
             replace(self._capsule, training=[False] * len(modules))
         )
 
     def _cpu(self) -> tuple[str, Trial]:
         runner = self._trials.runner
-        if runner.device.type == "cpu":
-            raise NotRun("")
         if runner.spread:
             raise NotRun("the code places the model on several devices by name")
         recipe, device = runner.recipe, runner.device
@@ -249,6 +235,12 @@ class Experiments:
             except RuntimeError as error:  # weights that can't be exchanged, or no memory for them
                 raise NotRun(str(error).splitlines()[0][:100]) from error
             yield capsule
+
+
+def _behaves_otherwise(module: torch.nn.Module) -> bool:
+    """In training mode, as it is now: dropout that drops, batch norm."""
+    active = isinstance(module, _ACTIVE_IN_TRAINING) and module.training
+    return active and bool(float(getattr(module, "p", True)))
 
 
 _NAMES = {

@@ -13,6 +13,7 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.report.report import OTHERS
 from nanodoc.tensors.nested import batch_size
 
+_SAMPLES = "samples that fail alone"
 SEARCH = 0.25  # share of the time left that the search of guilty samples may take
 
 
@@ -40,9 +41,11 @@ class Blame:
     ) -> Finding:
         """The finding with the samples whose trials `fail` says fail alone, where there are some
         and the others pass. Unless `divisible`, a part of a batch would tell nothing."""
-        if not self._trials.budget.allows(self._trials.seconds):
+        if not self._trials.place.allows(self._trials.seconds, _SAMPLES):
             return finding
-        return self._trials.in_time(lambda: self._found(fail, finding, divisible), finding)
+        return self._trials.in_time(
+            lambda: self._found(fail, finding, divisible), finding, _SAMPLES
+        )
 
     def _found(self, fail: Callable[[Trial], bool], finding: Finding, divisible: bool) -> Finding:
         capsule, indices, before = self._capsule, self._indices, ""
@@ -65,7 +68,7 @@ class Blame:
                 return self._blamed(finding, (0,), rest, indices, before)
         parts = (
             parts_of(
-                capsule, self._trials.runner.recipe.data, indices, self._trials.budget.part(SEARCH)
+                capsule, self._trials.runner.recipe.data, indices, self._trials.place.part(SEARCH)
             )
             if divisible
             else None
@@ -74,7 +77,7 @@ class Blame:
             return finding
         self._say("searching for the samples that fail alone …")
         search = GuiltySamples(
-            parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.budget.part(SEARCH)
+            parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.place.part(SEARCH)
         )
         guilty = finding.culprit.samples
         if not search.confirm(guilty):

@@ -17,7 +17,6 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
 from nanodoc.instrument.taps import CLIP_BY_NORM, CLIP_BY_VALUE, CLIP_BY_VALUE_EXPORTED, listening
 from nanodoc.replay.past_step import PastStep
-from nanodoc.replay.rerun import Rerunner
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.trace.spans import Place, calling_places, resolved
@@ -26,6 +25,7 @@ _FACTORS = (100.0, 1000.0, 1e4, 10.0, 1e6)
 _ENORMOUS = (1e6,)
 """In a run that is too short to tell of others."""
 _LEAST_DECAY = 1e-3  # a smaller one holds nothing back
+_CLIPPING = "without gradient clipping"
 _HARMLESS = 0.1  # of the gradient norm: a clip that lets a tenth through is no brake
 
 
@@ -33,8 +33,7 @@ class HeldBack:
     """One run's trials with larger updates."""
 
     def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
-        self._budget = trials.budget
-        self._courses = Rerunner(trials.runner, trials.keeper)
+        self._trials = trials
         self._checkpoints = checkpoints
         self._say = say
 
@@ -60,11 +59,10 @@ class HeldBack:
     ) -> HeldBackFacts | None:
         # whether anything clips is not known before a step
         with _unclipped() as clips:
-            self._courses.run(start, steps[:1], self._budget.part(0.2))
+            self._trials.course(start, steps[:1], 0.2, _CLIPPING)
             if not clips.seen or clips.limit > _HARMLESS * clips.norm:
                 return None
-            self._say("trying without gradient clipping from step 0 …")
-            late = self._late(start, steps, own)
+            late = self._late(_CLIPPING, start, steps, own)
         if late is None:
             return None
         return HeldBackFacts(
@@ -87,8 +85,7 @@ class HeldBack:
         }
         if not given or max(given) < _LEAST_DECAY:
             return None
-        self._say("trying without weight decay from step 0 …")
-        late = self._late(start, steps, own, options={"weight_decay": 0.0})
+        late = self._late("without weight decay", start, steps, own, options={"weight_decay": 0.0})
         if late is None:
             return None
         value = max(given) if len(given) == 1 else None
@@ -108,8 +105,7 @@ class HeldBack:
         # groups with rates of their own have no number that stands for all
         alone = all(len(rates) == 1 for rates in groups) and isinstance(given, float)
         for factor in factors if any(map(any, groups)) else ():
-            self._say(f"trying learning rate × {factor:g} from step 0 …")
-            late = self._late(start, steps, own, rate=factor)
+            late = self._late(f"learning rate × {factor:g}", start, steps, own, rate=factor)
             if late is not None:
                 return HeldBackFacts(
                     kind=RATE,
@@ -122,11 +118,17 @@ class HeldBack:
         return None
 
     def _late(
-        self, start: StepState, steps: list[PastStep], own: Sequence[float], **change: Any
+        self,
+        what: str,
+        start: StepState,
+        steps: list[PastStep],
+        own: Sequence[float],
+        **change: Any,
     ) -> float | None:
         """The late loss of the steps with this change, where it is far below the run's own."""
-        course = self._courses.run(start, steps, self._budget.part(0.3), **change)
-        if not course.complete:
+        self._say(f"trying {what} from step 0 …")
+        course = self._trials.course(start, steps, 0.3, what, **change)
+        if course is None or not course.complete:
             return None
         late = late_loss(course.losses)
         return late if far_lower(own, late) else None

@@ -16,7 +16,7 @@ from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.replay.past_step import PastStep
-from nanodoc.replay.rerun import Rerun, Rerunner
+from nanodoc.replay.rerun import Rerun
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 from nanodoc.vocabulary.calls import LAYERS, SUPERVISED
@@ -33,8 +33,7 @@ class Overfit:
     """One run's trials on a single batch."""
 
     def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
-        self._budget = trials.budget
-        self._courses = Rerunner(trials.runner, trials.keeper)
+        self._trials = trials
         self._checkpoints = checkpoints
         self._say = say
 
@@ -91,8 +90,9 @@ class Overfit:
         # without their inputs
         states = [state.rng for state in self._checkpoints.past]
         stretch = [replace(past, rates=rates, rng=states[i % len(states)]) for i in range(steps)]
-        course = self._courses.run(start, stretch, self._budget.part(0.5), rate=rate)
-        return course if course.complete and all(map(math.isfinite, course.losses)) else None
+        course = self._trials.course(start, stretch, 0.5, "one batch alone", rate=rate)
+        well = course is not None and course.complete and all(map(math.isfinite, course.losses))
+        return course if well else None
 
 
 def _size(rates: list[list[float | torch.Tensor | None]]) -> float:

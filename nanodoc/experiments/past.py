@@ -13,7 +13,7 @@ from nanodoc.facts.course import rise
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.trials import RerunFacts, Stretch
 from nanodoc.replay.past_step import PastStep
-from nanodoc.replay.rerun import Rerun, Rerunner
+from nanodoc.replay.rerun import Rerun
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.weight_history import WeightHistory
 
@@ -42,9 +42,7 @@ class Past:
     """Runs the steps up to one that failed, or up to the last one, again."""
 
     def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
-        self._budget = trials.budget
         self._trials = trials
-        self._courses = Rerunner(trials.runner, trials.keeper)
         self._checkpoints = checkpoints
         self._say = say
 
@@ -67,10 +65,8 @@ class Past:
         for rate, limit in [*tried, *((rate, None) for rate in _SLOWER)]:
             name = f"learning rate × {rate:g}" if limit is None else f"learning rate ≤ {limit:.3g}"
             self._say(f"trying {name} from step 0 …")
-            course = self._courses.run(
-                start, steps, self._budget.part(0.4), rate=rate, highest=limit
-            )
-            if course.reason == "time" or not course.losses:
+            course = self._trials.course(start, steps, 0.4, name, rate=rate, highest=limit)
+            if course is None or not course.losses:
                 break
             stretches.append(
                 Stretch(
@@ -130,8 +126,7 @@ class Past:
         if start.step or not steps:
             return None
         with patch():
-            course = self._courses.run(start, steps, self._budget.part(0.5))
-        return course if course.reason != "time" else None
+            return self._trials.course(start, steps, 0.5, "a fix on the whole run")
 
     def with_option(self, until: int, name: str, value: float) -> bool | None:
         """Whether the steps since the latest checkpoint before `until` stay finite with an
@@ -139,10 +134,9 @@ class Past:
         for start in self._checkpoints.before(until):
             steps = self._checkpoints.steps_between(start.step, until)
             if steps is not None and len(steps) <= _LONGEST:
-                course = self._courses.run(
-                    start, steps, self._budget.part(0.25), options={name: value}
-                )
-                return None if course.reason == "time" else course.complete
+                what = f"{name} = {value:g}"
+                course = self._trials.course(start, steps, 0.25, what, options={name: value})
+                return course.complete if course is not None else None
         return None
 
     def first(self) -> StepState | None:
@@ -165,21 +159,19 @@ class Past:
             return None
         what = what if rate == 1 else f"learning rate × {rate:.3g}"
         self._say(f"trying {what} up to step {until} …")
-        course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate)
-        return course if course.reason != "time" else None
+        return self._trials.course(start, steps, 0.25, what, rate=rate)
 
     def _from(self, start: StepState, steps: list[PastStep], broke: bool) -> RerunFacts | None:
         self._say(f"re-running steps {start.step} to {steps[-1].step} …")
-        deadline = self._budget.part(0.25)
-        control = self._courses.run(start, steps, deadline)
-        if control.reason == "time":
+        control = self._trials.course(start, steps, 0.25, "earlier steps")
+        if control is None:
             return None
         # not bitwise the same, a course that explodes may come to the end of its numbers later
         repeated = (broke and not control.complete) or _grew(control)
-        still = self._courses.run(start, steps, self._budget.part(0.25), rate=0.0)
-        unmoved = still.losses if _says_enough(still) else []
+        still = self._trials.course(start, steps, 0.25, "earlier steps without learning", rate=0.0)
+        unmoved = still.losses if still is not None and _says_enough(still) else []
         # batches that cost as much with weights that do not move are no fault of the steps
-        if still.complete:
+        if still is not None and still.complete:
             repeated = repeated and _is_worse(control, still.losses, broke=broke)
         stretches: list[Stretch] = []
         for rate, clip in _CHANGES if repeated else ():
@@ -191,8 +183,8 @@ class Past:
                 else f"gradient norm clipped to {clip:g}"
             )
             self._say(f"trying {name} from step {start.step} …")
-            course = self._courses.run(start, steps, self._budget.part(0.25), rate=rate, clip=clip)
-            if course.reason == "time":
+            course = self._trials.course(start, steps, 0.25, name, rate=rate, clip=clip)
+            if course is None:
                 break
             passes = (
                 course.complete

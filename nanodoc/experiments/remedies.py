@@ -137,9 +137,10 @@ class Remedies:
 
     def _tried(self, fix: Fix, finding: Finding) -> Fix:
         remedy = fix.remedy
-        if remedy is None or not self._trials.budget.allows(self._trials.seconds):
+        what = f"the fixes of {finding.code}"
+        if remedy is None or not self._trials.place.allows(self._trials.seconds, what):
             return fix
-        return self._trials.in_time(lambda: self._tried_as(remedy, fix, finding), fix)
+        return self._trials.in_time(lambda: self._tried_as(remedy, fix, finding), fix, what)
 
     def _tried_as(self, remedy: Remedy, fix: Fix, finding: Finding) -> Fix:
         if remedy.whole_run:
@@ -223,7 +224,7 @@ class Remedies:
             self._capsule,
             self._trials.runner.recipe.data,
             self._indices,
-            self._trials.budget.part(SEARCH),
+            self._trials.place.part(SEARCH),
         )
         rest = [row for row in range(parts.size) if row not in samples] if parts is not None else []
         if (

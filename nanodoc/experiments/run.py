@@ -4,12 +4,10 @@ Everything happens when the run is over."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from nanodoc.diagnosis.finding import Finding
-from nanodoc.diagnosis.remedy import Remedy
 from nanodoc.experiments.experiments import Experiments
 from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_inputs
 from nanodoc.experiments.first_weights import sure_weights, wide_weights
@@ -18,22 +16,22 @@ from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.loss_scale import loss_scale
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
-from nanodoc.experiments.remedies import WITHOUT_FAILURE, Remedies
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
-from nanodoc.experiments.smaller_rates import smaller_rates
+from nanodoc.experiments.smaller_rates import may_begin_better, smaller_rates
 from nanodoc.experiments.step import Step
-from nanodoc.experiments.trial import Budget, Say, StepTrials, fails
+from nanodoc.experiments.treatment import Treatment, can_be_treated, with_rows
+from nanodoc.experiments.trial import Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import late_loss, stuck_at_chance
 from nanodoc.facts.rates import compared, slow_enough, worth_larger_updates
 from nanodoc.facts.trials import FAILS, PASSES, Experiment, Pattern, RerunFacts
+from nanodoc.looks.scheduler import Look, Looks, Place, Stage
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.rules.catalogue import can_tell
 from nanodoc.watchers.skipped_steps import at_scale
 
 _MOST_FINDINGS = 3  # whose fixes are tried
@@ -51,7 +49,7 @@ class ExperimentRun:
         keeper: StateKeeper,
         replayer: Replayer,
         step: Step,
-        budget: Budget,
+        looks: Looks,
         say: Say,
         *,
         only: str | None = None,
@@ -62,7 +60,8 @@ class ExperimentRun:
         self._keeper = keeper
         self._recipe = runner.recipe
         self._named = list(runner.recipe.model.named_parameters())
-        self._trials = StepTrials(runner, keeper, replayer, budget)
+        self.looks = looks
+        self._trials = StepTrials(runner, keeper, replayer, looks)
         self._capsule = at_scale(step.capsule, runner.device)
         self.experiments = Experiments(
             self._trials, self._capsule, step.elsewhere, half=step.half, say=say
@@ -74,61 +73,123 @@ class ExperimentRun:
             Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
         )
         self.pattern = Pattern()
-        self._losses: Sequence[float] = ()
-        self._raised = False
-        self.interrupted = False
+        self._evidence = Evidence()
         self.untold = False
         """Replays of this step mean nothing, and no fix is tried by them."""
-        self.notes: list[tuple[str, str]] = []
 
     def examine(self, evidence: Evidence) -> Evidence:
         """The evidence with the pattern of the experiments, where something non-finite was met or
         the loss had grown."""
-        self._losses = evidence.losses
-        self._raised = evidence.failure is not None
+        self._evidence = evidence
         if lost := ReachedState(self._recipe).lost:
             what = f"the step reads {', '.join(lost[:3])}, which replay can't restore"
-            self.notes.append((EXPERIMENTS, what))
+            self.looks.notes.append((EXPERIMENTS, what))
             self.untold = True
             return replace(evidence, pattern=self.pattern)
         # many steps run again would write over what they wrote
         if evidence.loop is not None and evidence.loop.writes_files:
             self._past = self._overfit = None
             why = "train_step writes files, which a re-run would overwrite"
-            self.notes.append(("experiments on earlier steps", why))
+            self.looks.notes.append(("experiments on earlier steps", why))
         if getattr(self._recipe.train_step, "draws", False):
             self._overfit = None  # one batch again and again: only what the step drew is there
-        try:
-            if (
-                evidence.trip is not None
-                or evidence.births
-                or evidence.leaves
-                or evidence.optimizers
-            ):
-                self._experiment(evidence)
-            elif any(parameter.facts.nonfinite for parameter in evidence.sick_parameters):
-                # nothing was run: would the first step have failed?
-                trial = self.experiments.same()
-                first = Experiment(
-                    key="same-again",
-                    name="the first step",
-                    outcome=PASSES if trial.healthy else FAILS,
-                    loss=trial.loss,
-                    seconds=round(trial.seconds, 4),
-                )
-                self.pattern = replace(self.pattern, experiments=(first,))
-            elif stuck_at_chance(evidence) is not None and self._overfit is not None:
-                evidence = replace(evidence, overfit=self._overfit.facts())
-            elif (way := diverging(evidence.losses)) is not None:
-                self._look_back(evidence, len(evidence.losses) - 1, broke=False, repeat=way == "up")
-            course = self.pattern.course
-            cured = course is not None and course.passing()
-            if self._past is not None and not cured and evidence.trip is None:
-                self._better_start(evidence, self._past)
-                self._larger_updates(evidence)
-        except KeyboardInterrupt:
-            self._stopped()
-        return replace(evidence, pattern=self.pattern)
+        self._register_first(evidence)
+        self._register_course(evidence)
+        self.looks.run(Stage.LARGER_STEPS)
+        return replace(self._evidence, pattern=self.pattern)
+
+    def _register_first(self, evidence: Evidence) -> None:
+        """What the end of the run asks for first: one look, which the others may need."""
+        if evidence.trip is not None or evidence.births or evidence.leaves or evidence.optimizers:
+            self._add(
+                "experiments on the step",
+                lambda place: self._experiment(evidence),
+                due=True,  # whether the step fails again decides whether any of this means anything
+                runs=len(self.experiments.keys),
+            )
+        elif any(parameter.facts.nonfinite for parameter in evidence.sick_parameters):
+            # nothing was run: would the first step have failed?
+            self._add("the first step", lambda place: self._first_step(), due=True)
+        elif stuck_at_chance(evidence) is not None and self._overfit is not None:
+            overfit = self._overfit
+            self._add("one batch alone", lambda place: self._one_batch(overfit), runs=60, first=60)
+        elif (way := diverging(evidence.losses)) is not None:
+            last = len(evidence.losses) - 1
+            self._add(
+                "earlier steps",
+                lambda place: self._look_back(evidence, last, broke=False, repeat=way == "up"),
+                runs=10 * last,  # from one checkpoint or two, with several rates
+                first=2,
+            )
+
+    def _register_course(self, evidence: Evidence) -> None:
+        """What may be asked of a run whose steps were well."""
+        past, length = self._past, len(compared(evidence))
+        if past is None or evidence.trip is not None:
+            return
+
+        def not_cured() -> bool:
+            return self.pattern.course is None or not self.pattern.course.passing()
+
+        self._add(
+            "narrower first weights and smaller learning rates",
+            lambda place: self._better_start(evidence, past),
+            asks=lambda: not_cured() and may_begin_better(evidence, self._recipe.optimizers),
+            stage=Stage.COURSE,
+            likely=0.1,  # most runs that stand still do so for other reasons
+            runs=4 * length,
+            first=length,
+        )
+        self._add(
+            "larger learning rates",
+            lambda place: self._larger_updates(evidence),
+            asks=lambda: not_cured() and worth_larger_updates(evidence),
+            stage=Stage.LARGER_STEPS,
+            likely=0.1,
+            runs=7 * length,
+            first=length,
+        )
+
+    def _add(
+        self,
+        name: str,
+        work: Callable[[Place], None],
+        *,
+        asks: Callable[[], bool] = lambda: True,
+        stage: Stage = Stage.EXPERIMENTS,
+        likely: float = 0.5,  # of what the end of the run asks for
+        runs: float = 1,
+        first: float = 1,
+        due: bool = False,
+    ) -> None:
+        self.looks.add(
+            Look(
+                name=name,
+                group=EXPERIMENTS,
+                stage=stage,
+                likely=likely,
+                runs=runs,
+                first=first,
+                due=due,
+                rest="further experiments",
+                asks=asks,
+                work=work,
+            )
+        )
+
+    def _first_step(self) -> None:
+        trial = self.experiments.same()
+        first = Experiment(
+            key="same-again",
+            name="the first step",
+            outcome=PASSES if trial.healthy else FAILS,
+            loss=trial.loss,
+            seconds=round(trial.seconds, 4),
+        )
+        self.pattern = replace(self.pattern, experiments=(first,))
+
+    def _one_batch(self, overfit: Overfit) -> None:
+        self._evidence = replace(self._evidence, overfit=overfit.facts())
 
     def _better_start(self, evidence: Evidence, past: Past) -> None:
         """Whether narrower first weights, or smaller steps, would have done far better."""
@@ -164,15 +225,24 @@ class ExperimentRun:
 
     def overfit(self, evidence: Evidence) -> Evidence:
         """The evidence of a run on one batch alone, with its control."""
-        losses = evidence.losses
-        if (
-            self._overfit is None
-            or len(losses) < 2
-            or evidence.trip is not None
-            or evidence.failure is not None
-        ):
+        losses, overfit = evidence.losses, self._overfit
+        sick = evidence.trip is not None or evidence.failure is not None
+        if overfit is None or len(losses) < 2 or sick:
             return evidence
-        zeroed, paths = self._overfit.control(evidence.inspection, len(losses))
+        self._evidence = evidence
+        self._add(
+            "one batch with its inputs zeroed",
+            lambda place: self._overfit_facts(overfit),
+            stage=Stage.LARGER_STEPS,
+            likely=1.0,
+            due=True,  # the user has asked for it
+        )
+        self.looks.run(Stage.LARGER_STEPS)
+        return self._evidence
+
+    def _overfit_facts(self, overfit: Overfit) -> None:
+        evidence, losses = self._evidence, self._evidence.losses
+        zeroed, paths = overfit.control(evidence.inspection, len(losses))
         last = statistics.median(losses[-3:])
         facts = OverfitFacts(
             steps=len(losses),
@@ -183,8 +253,8 @@ class ExperimentRun:
             asked=True,
         )
         if not facts.fits:
-            facts = replace(facts, faster_last=self._overfit.faster(len(losses)))
-        return replace(evidence, overfit=facts)
+            facts = replace(facts, faster_last=overfit.faster(len(losses)))
+        self._evidence = replace(evidence, overfit=facts)
 
     def guilty_samples(self) -> tuple[int, ...] | None:
         """The samples of the only batch that fail alone while the others pass."""
@@ -195,30 +265,36 @@ class ExperimentRun:
         search = GuiltySamples(
             Parts(self._capsule),
             lambda rows: fails(self._trials.outcome(rows)),
-            self._trials.budget.deadline,
+            self._trials.place.deadline,
         )
         nothing: tuple[int, ...] = ()
         return self._trials.in_time(search.search, nothing) or None
 
     def treat(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """The findings with the experiments' rows, the guilty samples and their fixes tried."""
-        done = [self._with_rows(finding) for finding in findings]
-        if not findings or self._only is not None or self.interrupted or self.untold:
+        done = [with_rows(finding, self.pattern) for finding in findings]
+        if not findings or self._only is not None or self.looks.interrupted or self.untold:
             return tuple(done)
-        remedies = Remedies(
-            self._trials,
-            self._step,
-            self.pattern,
-            say=self._say,
-            past=self._past,
-            losses=self._losses,
+        chosen = done[:_MOST_FINDINGS]
+        treatment = Treatment(self._trials, self._step, self, self._evidence, self._say, self._past)
+        chosen = [treatment.with_cause(finding) for finding in chosen]
+
+        def treat(place: Place) -> None:
+            for number, finding in enumerate(chosen):
+                seconds, what = self._trials.seconds, f"the fixes of {finding.code}"
+                if can_be_treated(finding) and place.allows(seconds, what):
+                    chosen[number] = treatment.treated(finding)
+
+        self._add(
+            "fixes",
+            treat,
+            asks=lambda: any(map(can_be_treated, chosen)),
+            stage=Stage.FIXES,
+            likely=0.9,  # what was found is nearly always what is wrong
+            runs=sum(len(finding.fixes) for finding in chosen),
         )
-        try:
-            for number, finding in enumerate(done[:_MOST_FINDINGS]):
-                done[number] = self._treated(finding, remedies)
-        except KeyboardInterrupt:
-            self._stopped()
-        return tuple(done)
+        self.looks.run(Stage.FIXES)
+        return (*chosen, *done[_MOST_FINDINGS:])
 
     # -- before the rules --------------------------------------------------------------------------
 
@@ -247,7 +323,7 @@ class ExperimentRun:
             self._look_back(evidence, self._step.capsule.step, broke=True)
         # a NaN that only a probe saw leaves the step healthy, again and again
         if not evidence.probed:
-            self._decide(None)
+            self.decide(None)
 
     def _raises_anew(self, evidence: Evidence) -> bool:
         """Run again, the step ends in an exception that the run did not end in: it is not the same
@@ -297,7 +373,8 @@ class ExperimentRun:
         course = past.course(until, broke=broke)
         if course is None and not checkpoints.before(until):
             why = checkpoints.note or f"none are left from before step {until}"
-            self.notes.append(("smaller learning rates", f"no earlier weights were kept: {why}"))
+            why = f"no earlier weights were kept: {why}"
+            self.looks.notes.append(("smaller learning rates", why))
         self.pattern = replace(self.pattern, course=course)
         if course is not None and course.repeated and evidence.losses:
             first, made_at = evidence.losses[0], self._step.initialised_at
@@ -315,82 +392,7 @@ class ExperimentRun:
             diverged = course is self.pattern.course
             self.pattern = replace(self.pattern, far=replace(far, diverged=diverged))
 
-    # -- after the rules ---------------------------------------------------------------------------
-
-    def _treated(self, finding: Finding, remedies: Remedies) -> Finding:
-        if not can_tell(finding, "values"):
-            return self._fixes_only(finding, remedies)
-        tried = _remedies(finding)
-        on_weights = finding.culprit.kind == "optimizer" or finding.phase == "optimizer"
-        if tried and _need_no_failure(tried):
-            return remedies.on(finding)
-        if not on_weights and not remedies.unhealthy():
-            # loss and gradients are finite as it is (a probe saw the NaN, or it does not come
-            # again): nothing that is tried could show anything
-            return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
-        if not on_weights and finding.severity == "critical" and finding.step is not None:
-            finding = remedies.guilty_samples(finding)
-            self._decide(remedies.guilty)
-        finding = remedies.on(finding)
-        return replace(finding, cause=self.pattern.cause, cause_why=self.pattern.why)
-
-    def _fixes_only(self, finding: Finding, remedies: Remedies) -> Finding:
-        if self._raised and _of_an_exception(finding):
-            return remedies.raising_samples(finding)
-        tried = _remedies(finding)
-        on_the_step = [remedy for remedy in tried if not remedy.whole_run]
-        if not tried or (not _need_no_failure(on_the_step) and not remedies.unhealthy()):
-            return finding
-        return remedies.on(finding)
-
-    def _with_rows(self, finding: Finding) -> Finding:
-        tried = _remedies(finding)
-        if not can_tell(finding, "values") or (tried and _need_no_failure(tried)):
-            return finding
-        return replace(finding, experiments=(*finding.experiments, *self._rows(finding)))
-
-    def _rows(self, finding: Finding) -> list[Mapping[str, Any]]:
-        """The experiments as rows; the examination's own replay is the first, and is not said
-        twice."""
-        known = {row.get("name") for row in finding.experiments}
-        rows = [
-            experiment.row()
-            for experiment in self.pattern.experiments
-            if experiment.name not in known
-        ]
-        course = self.pattern.course
-        if course is not None:
-            rows += [
-                {
-                    "name": f"{stretch.name} from step {course.start}",
-                    "outcome": stretch.outcome,
-                    "loss": stretch.last_loss,
-                    "seconds": stretch.seconds,
-                }
-                for stretch in sorted(course.stretches, key=lambda one: one.clip is not None)
-            ]
-        return rows
-
-    def _decide(self, guilty: bool | None) -> None:
+    def decide(self, guilty: bool | None) -> None:
+        """What the pattern says was the cause. `guilty`: whether samples fail alone."""
         cause, why = read(self.pattern, guilty=guilty)
         self.pattern = replace(self.pattern, cause=cause, why=why)
-
-    def _stopped(self) -> None:
-        self.interrupted = True
-        self.notes.append(("further experiments", "interrupted"))
-
-
-def _of_an_exception(finding: Finding) -> bool:
-    """One that single samples may have raised, and it is not known which."""
-    in_step = finding.phase in ("forward", "backward") and finding.step is not None
-    return in_step and can_tell(finding, "samples") and not finding.culprit.samples
-
-
-def _remedies(finding: Finding) -> list[Remedy]:
-    """What the finding's fixes would change."""
-    return [fix.remedy for fix in finding.fixes if fix.remedy is not None]
-
-
-def _need_no_failure(remedies: Sequence[Remedy]) -> bool:
-    """All of them can be tried on a step that is healthy without the loss scale."""
-    return all(isinstance(remedy, WITHOUT_FAILURE) for remedy in remedies)

@@ -9,6 +9,7 @@ import torch
 from nanodoc.experiments.past import Past
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.rates import (
+    begins_sure,
     compared,
     enough_lower,
     rate_before_climbing,
@@ -34,6 +35,12 @@ def smaller_rates(
         lambda late, highest: enough_lower(evidence, late, highest),
         rate_before_climbing(evidence),
     )
+
+
+def may_begin_better(evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """The run began far too sure, or smaller rates are worth trying."""
+    hot = _hot(evidence, optimizers)
+    return begins_sure(evidence) is not None or worth_smaller_rates(evidence, hot=hot)
 
 
 def _hot(evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer]) -> bool:

@@ -1,50 +1,27 @@
-"""One step run again with one thing changed, and how much time that may take."""
+"""A step, or a stretch of steps, run again with one thing changed, in the time that there is."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.experiments.call_site import Applied, Patch
+from nanodoc.looks.scheduler import Looks, OutOfTime, Place
+from nanodoc.replay.past_step import PastStep
+from nanodoc.replay.rerun import Rerun, Rerunner
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.replay.time_limit import OutOfTime
 from nanodoc.replay.traced_replay import Replayer
-
-DEFAULT_BUDGET = 60.0  # seconds
 
 T = TypeVar("T")
 
-
-class Budget:
-    """The time that the whole examination may take. It began when the run was over (`began`, in
-    seconds of `time.monotonic`), or begins with the first question asked of it."""
-
-    def __init__(self, seconds: float = DEFAULT_BUDGET, began: float | None = None) -> None:
-        self.seconds = seconds
-        self._began = began
-
-    @property
-    def deadline(self) -> float:
-        """As `time.monotonic` counts."""
-        if self._began is None:
-            self._began = time.monotonic()
-        return self._began + self.seconds
-
-    def allows(self, seconds: float = 0.0) -> bool:
-        """Whether something that takes this long still fits."""
-        return time.monotonic() + seconds <= self.deadline
-
-    def part(self, share: float) -> float:
-        """The moment when this share of what is left will be over."""
-        return time.monotonic() + share * max(self.deadline - time.monotonic(), 0.0)
+_ENOUGH = 5  # steps; of fewer, putting everything back takes most of the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +43,77 @@ class Trial:
 
 
 class StepTrials:
-    """Runs one recipe's steps again. Everything is afterwards as it was."""
+    """Runs one recipe's steps again, in the time that the look at hand has. Everything is
+    afterwards as it was."""
 
     def __init__(
-        self, runner: StepRunner, keeper: StateKeeper, replayer: Replayer, budget: Budget
+        self, runner: StepRunner, keeper: StateKeeper, replayer: Replayer, looks: Looks
     ) -> None:
         self.runner = runner
         self.keeper = keeper
         self._replayer = replayer
-        self.budget = budget
+        self._looks = looks
+        self._courses = Rerunner(runner, keeper)
         self.raises = ""
         """The type of exception that the unchanged step ends in."""
-        self.seconds = 0.0
-        """What the slowest trial so far took."""
+        self._slowest = 0.0
+        self._per_step: float | None = None
+        """Seconds of a step of the last stretch that was run again."""
 
-    def in_time(self, work: Callable[[], T], otherwise: T) -> T:
-        """What `work` comes to; `otherwise` where the time for the examination is up before."""
-        before, self.runner.until = self.runner.until, min(self.runner.until, self.budget.deadline)
+    @property
+    def place(self) -> Place:
+        """The time of the look at hand."""
+        return self._looks.place
+
+    @property
+    def seconds(self) -> float:
+        """What the slowest trial so far took; before the first, what a step of the run took."""
+        return self._slowest or self._looks.step_seconds
+
+    def in_time(self, work: Callable[[], T], otherwise: T, what: str = "") -> T:
+        """What `work` comes to; `otherwise` where the look's time is over before, and the report
+        then names `what`."""
+        place = self.place
+        before, self.runner.until = self.runner.until, min(self.runner.until, place.deadline)
         try:
             return work()
         except OutOfTime:
+            place.leave(what)
             return otherwise
         finally:
             self.runner.until = before
+
+    def course(
+        self,
+        start: StepState,
+        steps: Sequence[PastStep],
+        share: float,
+        what: str,
+        **change: Any,
+    ) -> Rerun | None:
+        """How a stretch of the run's past goes with a change (see `Rerunner.run`), in at most this
+        share of the look's time; None where that is too short, and the report then names `what`."""
+        place = self.place
+        if self._per_step is None:  # the run's own steps may have been slower: it is tried
+            needed = len(steps) * self._looks.step_seconds
+        else:
+            needed = len(steps) * self._per_step / share
+        if not place.allows(needed, what):
+            return None
+        began = self._looks.clock()
+        course = self._courses.run(start, steps, place.part(share), **change)
+        if len(course.losses) >= _ENOUGH:
+            self._per_step = (self._looks.clock() - began) / len(course.losses)
+        if course.reason == "time":
+            place.leave(what)
+            return None
+        return course
 
     def outcome(
         self, capsule: StepState, patch: Patch | None = None, applied: Applied | None = None
     ) -> Trial:
         """How one step goes, with a patch in place."""
-        began = time.perf_counter()
+        began = self._looks.clock()
         earlier = capsule.weights is not None
         with state_preserved(self.runner, self.keeper, moving=earlier):
             try:
@@ -106,7 +125,7 @@ class StepTrials:
                     applied=False,
                     healthy=False,
                     loss=None,
-                    seconds=time.perf_counter() - began,
+                    seconds=self._looks.clock() - began,
                     error=one_line(error),
                 )
         loss = sum(replay.losses) / len(replay.losses) if replay.losses else None
@@ -114,8 +133,8 @@ class StepTrials:
         raised = type(ended.cause).__name__ if ended is not None else ""
         # an exception of its own means that the change broke the program
         fits = ended is None or raised == self.raises
-        seconds = time.perf_counter() - began
-        self.seconds = max(self.seconds, seconds)
+        seconds = self._looks.clock() - began
+        self._slowest = max(self._slowest, seconds)
         healthy = (
             ended is None and not replay.bad_parameters and loss is not None and math.isfinite(loss)
         )

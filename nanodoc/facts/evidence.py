@@ -47,6 +47,7 @@ class Trip:
 
 EXPERIMENTS = "experiments and fixes"
 EXAMINATION = "examination of the last steps (data, labels, layers, loss)"
+GRADIENT_FLOW = "gradient flow"
 ALWAYS = "finite losses, gradients and weights"
 """What is asked of every step of every run."""
 
@@ -96,7 +97,7 @@ class Evidence:
     grad_norms: tuple[float, ...] = ()
     amp: str | None = None
     scaler: bool = False
-    graph: GraphFacts | None = measured("gradient flow", "no step's autograd graph was recorded")
+    graph: GraphFacts | None = measured(GRADIENT_FLOW, "no step's autograd graph was recorded")
     """The autograd graph of the step where parameters were first seen without a gradient, or of the
     one that failed."""
     never_got_gradient: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat import trail
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.guarded_watch import is_own, own_error
+from nanodoc.looks.own_errors import is_own, own_error
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.step_reading import StepReading

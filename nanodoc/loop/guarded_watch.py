@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
 
-from nanodoc.errors import NanodocError, UserCodeError, said
-from nanodoc.facts.failure_kinds import says_device_is_lost, says_worker_died
+from nanodoc.looks.own_errors import is_own, own_error
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.step_state import StepState
 from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 _Value = TypeVar("_Value")
-
-
-def is_own(error: BaseException) -> bool:
-    """An error of nanodoc's own that may be passed over: neither the user's nor one that the device
-    or a loader's worker made, which is told wherever the process is.
-    NANODOC_DEBUG=1 passes over none."""
-    return (
-        isinstance(error, Exception)
-        and not isinstance(error, (NanodocError, UserCodeError))
-        and not says_device_is_lost(error)
-        and not says_worker_died(error)
-        and not os.environ.get("NANODOC_DEBUG")
-    )
-
-
-def own_error(error: BaseException) -> str:
-    """What a report says of an error of nanodoc's own."""
-    text = " ".join(said(error).split())[:120]
-    return f"stopped by an error of nanodoc's own: {type(error).__name__}: {text}"
-
-
-@contextmanager
-def telling(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
-    """Around a look of nanodoc's: an error of its own ends that look only, and the report says
-    so."""
-    try:
-        yield
-    except Exception as error:
-        if not is_own(error):
-            raise
-        notes.append((what, own_error(error)))
 
 
 class GuardedWatch(Watch):

@@ -78,8 +78,6 @@ class RunMetrics:
         """Seconds spent on watching, as part of `step_seconds`."""
         self.step_seconds = 0.0
         self._throughputs: list[float] = []
-        self.ended: float | None = None
-        """When the last step was over, in seconds of `time.monotonic`."""
 
     def step(
         self,
@@ -171,6 +169,11 @@ class RunMetrics:
         """A step was looked at more closely: seconds within the step's own time, and after it."""
         self.own_seconds += inside + behind
         self.step_seconds += behind
+
+    @property
+    def usual_seconds(self) -> float:
+        """Of one step, without the watching."""
+        return max(self.step_seconds - self.own_seconds, 0.0) / max(len(self.losses), 1)
 
     @property
     def samples_per_second(self) -> float | None:

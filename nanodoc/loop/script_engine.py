@@ -22,8 +22,8 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
+from nanodoc.looks.own_errors import is_own
 from nanodoc.loop.briefly_watched import BrieflyWatched
-from nanodoc.loop.guarded_watch import is_own
 from nanodoc.loop.left_step import left_step, versions_of
 from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
@@ -82,7 +82,7 @@ class ScriptEngine(BrieflyWatched):
     def going_on(self) -> None:
         """The first step was run again, and the script goes on with its own."""
         self.alone.end()
-        self.course.ended = None
+        self.looks.going_on()
         here().going_on()
 
     def first_was_sick(self, losses: Sequence[torch.Tensor]) -> Stop:

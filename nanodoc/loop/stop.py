@@ -29,7 +29,7 @@ from nanodoc.facts.graph import graph_failure
 from nanodoc.facts.ops import GrowthPoint, OptimizerFacts, ParameterFacts, ProbedFacts
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import here
-from nanodoc.loop.guarded_watch import telling
+from nanodoc.looks.own_errors import telling
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.measure.gradients import nonfinite_tensors
 from nanodoc.recipe.build_facts import BuildFacts

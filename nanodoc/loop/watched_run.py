@@ -18,9 +18,10 @@ from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.ops import ParameterFacts
 from nanodoc.heartbeat import trail
 from nanodoc.heartbeat.trail import here
+from nanodoc.looks.own_errors import is_own, telling
+from nanodoc.looks.scheduler import DEFAULT_BUDGET, Looks, Stage
 from nanodoc.loop.brief_steps import Again, BriefSteps, unseen
 from nanodoc.loop.driven_step import DrivenStep
-from nanodoc.loop.guarded_watch import telling
 from nanodoc.loop.history import History
 from nanodoc.loop.interrupts import Interrupts
 from nanodoc.loop.left_step import LeftStep
@@ -71,6 +72,7 @@ class WatchedRun:
         samples: bool = True,
         sample_every: int | None = None,
         open_ended: bool = False,
+        budget: float = DEFAULT_BUDGET,
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
         move_module(recipe.model, device, recipe.optimizers)
@@ -84,12 +86,11 @@ class WatchedRun:
             runner, keeper, every=checkpoint_every, enabled=checkpoints
         )
         self._named = list(recipe.model.named_parameters())
-        self._steps = steps
-        self._progress = progress
+        self._steps, self._progress = steps, progress
         self._open_ended = open_ended  # nobody said how many steps to run
         self._feed = BatchSource(recipe.data)
         self.alone = LocalCollectives(recipe)
-        self.course = RunMetrics(runner, history)
+        self.course, self.looks = RunMetrics(runner, history), Looks(budget)
         self._interrupts = Interrupts()
         self._notes: list[tuple[str, str]] = []
         self._indices: Sequence[int] | None = None
@@ -310,21 +311,21 @@ class WatchedRun:
         clean = trouble.trip is None and trouble.failure is None and steps > 0
         if clean and not self.moved_elsewhere:
             trouble.optimizers = self._stops.hurt_by_optimizer()
-        taken = self.course.step_seconds
         hurried = self._stops.interrupted or self._interrupts.broke_off
         last = None if hurried else self._last
-        end = RunEnd(last=last, steps=steps, step_seconds=taken, clean=clean, whole=False)
+        end = RunEnd(last, steps, self.course.step_seconds, clean, self.looks)
         try:
             for watch in self.watches:
-                end.failed = None if hurried else trouble.capsule
-                end.growth = trouble.growth
-                end.whole = clean and trouble.trip is None and not trouble.optimizers
                 watch.at_end(end)
-                if end.sick_skip is not None and trouble.trip is None:
-                    trouble = self._stops.skip(end.sick_skip)
-        except KeyboardInterrupt:  # what was seen until now is told
-            self._interrupts.asked = True
-            self._notes.append(("the remaining checks", "interrupted"))
+            self.looks.run(Stage.END, passes_over=is_own)
+            if end.sick_skip is not None and trouble.trip is None:
+                trouble = self._stops.skip(end.sick_skip)
+            end.failed, end.growth = None if hurried else trouble.capsule, trouble.growth
+            end.whole = clean and trouble.trip is None and not trouble.optimizers
+            self.looks.run(Stage.SUMMARY, passes_over=is_own)
+        except KeyboardInterrupt:
+            self.looks.interrupt()
+        self._interrupts.asked |= self.looks.interrupted  # what was seen until now is told
         return trouble
 
     def _capsule(self, step: int, batches: list[Any]) -> StepState:
@@ -360,7 +361,7 @@ class WatchedRun:
         other ranks."""
         self.brief.write_down()
         here().examining()
-        self.course.ended = self.course.ended or time.monotonic()
+        self.looks.begin(self.course.usual_seconds)
         self.alone.begin()
 
     def _ranges(self, trouble: Stop, steps: int) -> tuple[RangeFacts, ...]:
@@ -378,7 +379,6 @@ class WatchedRun:
                 facts["ownership"] = self._graph.ownership.facts(len(course.losses))
         for watch in self.watches:
             facts |= watch.facts()
-        told = [self._notes, self._stops.notes, *(watch.notes for watch in self.watches)]
         skipped = next((kept.capsule for kept in self.amp.skips.kept()), None)
         return Outcome(
             evidence=gather(self.runner, course, trouble, sick, steps, self.build, facts),
@@ -393,7 +393,7 @@ class WatchedRun:
             samples_per_second=course.samples_per_second,
             checkpoints=self.checkpoints,
             indices=self._indices if self._last and trouble.capsule is self._last else None,
-            notes=[note for notes in told for note in notes],
+            notes=sum((w.notes for w in self.watches), [*self._notes, *self._stops.notes]),
             trace_files=self.requested.files,
             frames=self.requested.tables,
             magnitudes=self.requested.magnitudes,

@@ -10,6 +10,8 @@ from pathlib import Path
 from nanodoc.config import Config, artifact_folder
 from nanodoc.errors import said
 from nanodoc.facts.evidence import EXPERIMENTS
+from nanodoc.looks.own_errors import STOPPED
+from nanodoc.looks.scheduler import NO_TIME
 from nanodoc.pipeline.accepted import Baselines, read_baselines, with_accepted
 from nanodoc.report.mlflow_run import check_mlflow, log_to_mlflow
 from nanodoc.report.report import Report
@@ -52,7 +54,9 @@ def with_joined_reasons(report: Report) -> Report:
     each = dict.fromkeys(report.not_checked)
     unmeasured = {(told["group"], told["missing"]) for told in MEASURED.values()}
     missing = [note for note in each if note in unmeasured]
-    first = [(what, why) for what, why in each if what == EXPERIMENTS][:1]
+    # what ends one look says nothing of the others
+    unable = [note for note in each if not note[1].startswith((NO_TIME, STOPPED))]
+    first = [(what, why) for what, why in unable if what == EXPERIMENTS][:1]
     why = first[0][1] if first else "the run ended in the failure above" if report.broke else ""
     if not (missing and why):
         return replace(report, not_checked=tuple(each))

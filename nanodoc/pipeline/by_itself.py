@@ -11,8 +11,9 @@ from nanodoc.config import artifact_folder
 from nanodoc.environment.system import memory, memory_limit
 from nanodoc.errors import UsageError
 from nanodoc.facts.evidence import EXPERIMENTS
+from nanodoc.looks.scheduler import Place
 from nanodoc.progress import Progress
-from nanodoc.replay.shared_index import read_index
+from nanodoc.replay.shared_index import Index, read_index
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report
 from nanodoc.supervise.job import Job
@@ -22,32 +23,44 @@ from nanodoc.supervise.parent import Child
 _TIMES = 3
 
 
-def with_experiments(
-    job: Job, report: Report, progress: Progress, still_there: Callable[[], None]
-) -> Report:
-    """The report of all ranks with what is tried on the part of the rank that was sick. The replay
-    as a whole takes no longer than the budget. `still_there` is called often meanwhile."""
+def sick_part(report: Report) -> tuple[Path, Index] | None:
+    """The folder of a snapshot whose parts can be run apart, where the report of all ranks has
+    one."""
     told = report.artifacts.get("snapshot")
     folder = Path(told) if told is not None else None
     if folder is None or not folder.is_dir() or not report.findings or report.interrupted:
-        return report
+        return None
     try:
         index = read_index(folder)
     except UsageError:
+        return None
+    return (folder, index) if index.apart else None
+
+
+def with_experiments(
+    job: Job,
+    report: Report,
+    progress: Progress,
+    still_there: Callable[[], None],
+    place: Place,
+) -> Report:
+    """The report of all ranks with what is tried on the part of the rank that was sick. The replay
+    as a whole takes no longer than `place` has. `still_there` is called often meanwhile."""
+    part = sick_part(report)
+    if part is None:
         return report
-    if not index.apart or job.config.budget <= 0:
-        return report
+    folder, index = part
     by = f"made of rank {index.first}'s part, by one process with the whole model"
     if not fits(index.size):
         return _noted(report, f"not {by}: it may not fit in this machine's memory")
     progress.say(f"running rank {index.first}'s part of the step by itself …")
     ended = Child(
-        _replay(job, folder),
+        _replay(job, folder, place.left),
         progress,
         None,
         group_of_one(),
         watch=lambda trail, crumbs: still_there(),
-        longest=job.config.budget,
+        longest=place.left,
     ).run()
     if ended.report is None:
         late = ended.silent_for is not None
@@ -85,11 +98,10 @@ def fits(size: int) -> bool:
         return True
 
 
-def _replay(job: Job, folder: Path) -> Job:
-    """The same as `nanodoc replay FOLDER`, without files of its own."""
-    config = replace(
-        job.config, steps=None, fix=False, stats=False, tensorboard=None, live=False, output=None
-    )
+def _replay(job: Job, folder: Path, budget: float) -> Job:
+    """The same as `nanodoc replay FOLDER`, without files of its own, in `budget` seconds."""
+    config = replace(job.config, steps=None, fix=False, stats=False, tensorboard=None)
+    config = replace(config, live=False, output=None, budget=budget)
     return Job(command="replay", target=str(folder), config=config)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,24 +30,6 @@ from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.trace.files import USER, absolute, frame_kind, shown_path
 
 _MOST_SOURCES = 2000
-
-
-@contextlib.contextmanager
-def kept_going(what: str, notes: list[tuple[str, str]]) -> Iterator[None]:
-    """An error of our own must not lose the report that is known already: it is noted as what was
-    not checked. NANODOC_DEBUG=1 raises it."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, UsageError) or os.environ.get("NANODOC_DEBUG"):
-            raise
-        notes.append(
-            (
-                what,
-                f"stopped by an error of nanodoc's own: {type(error).__name__}: "
-                f"{' '.join(str(error).split())[:120]}",
-            )
-        )
 
 
 def check_module(recipe: Recipe, module: str | None) -> None:

@@ -27,14 +27,12 @@ from nanodoc.facts.items import ItemFacts
 from nanodoc.script.muted import muted
 from nanodoc.supervise.parent_death import end_with_parent
 
-_SECONDS = 4.0
 _LATER = 2.0  # seconds after which a draw that does not come back is ended
 
 
-def item_facts(source: Source, left: float) -> ItemFacts | None:
-    """Of the samples of a training's data set, within `left` seconds; None where they can't be
+def item_facts(source: Source, seconds: float) -> ItemFacts | None:
+    """Of the samples of a training's data set, within so many seconds; None where they can't be
     drawn in a process of their own, or drawing them fails."""
-    seconds = min(_SECONDS, left / 4)
     if seconds < 0.1 or source.dataset is None or not _may_fork():
         return None
     reading, writing = os.pipe()

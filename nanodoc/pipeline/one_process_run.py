@@ -11,7 +11,8 @@ from dataclasses import replace
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.facts.evidence import EXPERIMENTS
 from nanodoc.facts.ranks import WELL
-from nanodoc.pipeline.by_itself import fits
+from nanodoc.looks.scheduler import Look, Looks, Place, Stage
+from nanodoc.pipeline.by_itself import fits, sick_part, with_experiments
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.rules.catalogue import unchecked
@@ -32,38 +33,86 @@ _CACHES = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Where libraries write what the process itself needs."""
 
 
-def with_looks(
+def with_whole_model(
     job: Job,
     report: Report,
     progress: Progress,
     still_there: Callable[[], None],
     seconds: float,
 ) -> Report:
-    """The report of all ranks with what the rules find that no rank could judge. The process takes
-    no longer than the budget. `seconds`: how long the run took on this rank; `still_there` is
-    called often meanwhile."""
-    if not _wanted(job, report):
-        return report
-    if not can_be_kept_from_writing():
-        return _noted(
-            report, "this system cannot stop a second start of the training from writing files"
+    """The report of all ranks with what one process that has the whole model, or the sick part of
+    it, shows in what is left of the budget. `seconds`: how long the run took on this rank;
+    `still_there` is called often meanwhile."""
+    looks, found = Looks(job.config.budget, spent=report.looked), [report]
+
+    def experiments(place: Place) -> None:
+        found[0] = with_experiments(job, found[0], progress, still_there, place)
+
+    def first_steps(place: Place) -> None:
+        found[0] = _with_first_steps(job, found[0], progress, still_there, seconds, place)
+
+    looks.add(
+        Look(
+            name="the sick part of the model",
+            group="experiments by one process",
+            stage=Stage.EXPERIMENTS,
+            likely=0.5,  # its process makes the experiments of a run in one process
+            runs=0,
+            asks=lambda: sick_part(found[0]) is not None,
+            work=experiments,
         )
-    held = max((rank.whole_size for rank in report.ranks), default=0)
-    if not fits(_STATES * held):
-        return _noted(
-            report, "one process with the whole model may not fit in this machine's memory"
+    )
+    looks.add(
+        Look(
+            name="the first steps",
+            group=_SHOWN,
+            stage=Stage.LAST_STEPS,
+            likely=0.1,  # most trainings that reach their end are well
+            runs=0,
+            asks=lambda: _wanted(job, found[0]),
+            needs=lambda: _hindered(found[0]),
+            work=first_steps,
         )
-    budget = job.config.budget
+    )
+    looks.run()
+    return replace(
+        found[0],
+        not_checked=(*found[0].not_checked, *looks.not_checked()),
+        interrupted=found[0].interrupted or looks.interrupted,
+    )
+
+
+def _with_first_steps(
+    job: Job,
+    report: Report,
+    progress: Progress,
+    still_there: Callable[[], None],
+    seconds: float,
+    place: Place,
+) -> Report:
+    """With what the rules find that no rank could judge."""
+    budget = place.left
     per_step = seconds / max(report.vitals.steps, 1)
     steps = int(min(_MOST_STEPS, report.vitals.steps, max(_SHARE * budget / per_step, 1)))
     if steps < min(_FEWEST_STEPS, report.vitals.steps):
+        budget = job.config.budget
         return _noted(report, f"--budget ({budget:.0f} s) has no room for steps by one process")
     progress.say("running the first steps in one process with the whole model …")
-    ended = _run(job, steps, progress, still_there)
+    ended = _run(job, steps, progress, still_there, place.left)
     told = ended.report
     if told is None or not told.whole:
         return _noted(report, f"not made by one process with the whole model: {_why_not(ended)}")
     return _joined(report, told)
+
+
+def _hindered(report: Report) -> str:
+    """Why it can't be done here; "" where it can."""
+    if not can_be_kept_from_writing():
+        return "this system cannot stop a second start of the training from writing files"
+    held = max((rank.whole_size for rank in report.ranks), default=0)
+    if not fits(_STATES * held):
+        return "one process with the whole model may not fit in this machine's memory"
+    return ""
 
 
 def _wanted(job: Job, report: Report) -> bool:
@@ -73,17 +122,18 @@ def _wanted(job: Job, report: Report) -> bool:
     return (
         job.command == "run"
         and not asked
-        and config.budget > 0
         and report.whole
         and report.verdict != "critical"
         and bool(report.ranks and well and report.unjudged)
     )
 
 
-def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], None]) -> Ended:
+def _run(
+    job: Job, steps: int, progress: Progress, still_there: Callable[[], None], longest: float
+) -> Ended:
     with tempfile.TemporaryDirectory(prefix="nanodoc-") as folder:
         config = without_files(job.config, folder, steps)
-        config = replace(config, budget=job.config.budget * _SHARE)
+        config = replace(config, budget=longest * _SHARE)
         again = replace(job, config=config, live=False, again=SecondRun(muted=True))
         return Child(
             again,
@@ -91,7 +141,7 @@ def _run(job: Job, steps: int, progress: Progress, still_there: Callable[[], Non
             None,
             {**group_of_one(), **dict.fromkeys(_CACHES, folder)},
             watch=lambda trail, crumbs: still_there(),
-            longest=job.config.budget,
+            longest=longest,
         ).run()
 
 

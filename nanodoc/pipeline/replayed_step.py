@@ -18,9 +18,9 @@ from nanodoc.examination.traceback import describe_failure
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
-from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence, Trip
 from nanodoc.facts.ops import Birth
+from nanodoc.looks.scheduler import Looks
 from nanodoc.measure.gradients import really_nonfinite
 from nanodoc.pipeline.changes import cast, only, with_settings
 from nanodoc.pipeline.common import report_of, run_info
@@ -103,7 +103,7 @@ class ReplayedStep:
             self.keeper,
             self.replayer,
             Step(self.capsule, elsewhere, half=amp_dtype == torch.float16, indices=self._indices),
-            Budget(config.budget),
+            Looks(config.budget),
             progress.say,
             only=options.experiment,
         )
@@ -307,8 +307,8 @@ def report_of_replay(
         tried=tried,
         ops=again.ops(),
         artifacts=artifacts,
-        interrupted=again.differential.interrupted,
-        not_checked=(*more_notes, *differ, *notes, *again.differential.notes),
+        interrupted=again.differential.looks.interrupted,
+        not_checked=(*more_notes, *differ, *notes, *again.differential.looks.not_checked()),
     )
 
 

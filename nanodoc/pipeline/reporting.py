@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 
 from nanodoc.config import Config
 from nanodoc.diagnosis.preflight import preflight
-from nanodoc.examination.epoch_order import one_order
-from nanodoc.examination.far_line import far_leaf, far_line
-from nanodoc.examination.making import MakingSearch, Source, with_makings
-from nanodoc.examination.stray_edges import edges_of
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
-from nanodoc.experiments.trial import Budget
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
 from nanodoc.facts.ranks import RankAtStart
+from nanodoc.looks.scheduler import Stage
 from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.shared_run import SharedRun
 from nanodoc.loop.watched_run import WatchedRun
-from nanodoc.pipeline.common import (
-    kept_going,
-    report_of,
-)
-from nanodoc.pipeline.item_look import item_facts
+from nanodoc.pipeline.common import report_of
+from nanodoc.pipeline.data_looks import DataLooks
 from nanodoc.pipeline.ranks import rank_facts
 from nanodoc.pipeline.run_plan import Run
 from nanodoc.pipeline.run_snapshot import write_step
 from nanodoc.pipeline.second_run import write_batches
 from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
-from nanodoc.recipe.data_loader import loader_of
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
@@ -65,29 +56,26 @@ def reported(
     if outcome.trace_files:
         artifacts["traces"] = ", ".join(outcome.trace_files)
     write_step(run, engine, outcome, before, not_checked)
-    differential = _differential(engine, outcome, config, progress)
-    evidence = _with_length(run, engine, outcome)
-    if evidence.leaves and not outcome.interrupted:
-        with kept_going("where the data are made", not_checked):
-            evidence = _with_makings(run, engine, evidence, progress, not_checked)
-    if not (outcome.interrupted or evidence.trip or evidence.failure):
-        with kept_going("samples drawn again", not_checked):
-            evidence = _with_items(run, engine, evidence, not_checked)
+    looks, differential = engine.looks, _differential(engine, outcome, progress)
+    data = DataLooks(run, engine, _with_length(run, engine, outcome), progress)
+    if not outcome.interrupted:
+        data.register()
+    looks.run(Stage.DATA)
+    evidence = data.evidence
     if differential is not None:
-        with kept_going("experiments", not_checked):
+        with looks.guarded("experiments"):
             evidence = differential.examine(evidence)
             evidence = differential.overfit(evidence) if config.overfit_batch else evidence
     if not outcome.interrupted:
-        with kept_going("where the data are made", not_checked):
-            evidence = _with_far_line(run, engine, evidence)
+        evidence = data.with_far_line(evidence)
     info = run.info(outcome.steps_run, evidence.reproduced)
     report = report_of(info, evidence, config, _vitals(outcome), artifacts, [], outcome.interrupted)
-    findings, interrupted = report.findings, outcome.interrupted
+    findings = report.findings
     if differential is not None:
-        with kept_going("fixes", not_checked):
+        with looks.guarded("fixes"):
             findings = differential.treat(findings)
-        interrupted = interrupted or differential.interrupted
-        not_checked += differential.notes
+    interrupted = outcome.interrupted or looks.interrupted
+    not_checked += looks.not_checked()
     findings = at_users_lines(findings, engine.build, evidence.births)
     not_checked += _not_checked(outcome, run.steps)
     left = unjudged(outcome.evidence, config.select, config.ignore)
@@ -106,6 +94,7 @@ def reported(
         checked=checked(evidence, config.select, config.ignore),
         not_checked=tuple(not_checked),
         unjudged=left,
+        looked=looks.used,
         interrupted=interrupted,
         whole=not interrupted and not report.broke and outcome.steps_run > 0,
     )
@@ -124,79 +113,6 @@ def _with_length(run: Run, engine: WatchedRun, outcome: Outcome) -> Evidence:
         default_length=not own and config.steps is None,
         asides=run.asides(engine.build.made_for_loader_at) if run.asides is not None else None,
     )
-
-
-def _with_makings(
-    run: Run,
-    engine: WatchedRun,
-    evidence: Evidence,
-    progress: Progress,
-    not_checked: list[tuple[str, str]],
-) -> Evidence:
-    """The evidence with the lines that made bad values of the batch. Ctrl-C ends the search."""
-    progress.say("tracing the bad values back to where the batch is made …")
-    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
-    source = _source(run, engine)
-    search = MakingSearch(engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left, 1.0))
-    step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
-    try:
-        return replace(evidence, leaves=with_makings(search, evidence.leaves, step))
-    except KeyboardInterrupt:
-        not_checked.append(("where the data are made", "it was interrupted"))
-        return evidence
-
-
-def _with_items(
-    run: Run, engine: WatchedRun, evidence: Evidence, not_checked: list[tuple[str, str]]
-) -> Evidence:
-    """The evidence with what single samples show. Ctrl-C ends the look."""
-    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
-    try:
-        source = _source(run, engine)
-        items, made_at = item_facts(source, left), engine.build.made_for_loader_at
-        if evidence.data is not None:
-            order = one_order(source, len(evidence.losses), made_at)
-            evidence = replace(evidence, data=replace(evidence.data, one_order=order))
-        if items is not None and (overlap := items.overlap) is not None:
-            line = made_at(source.validated_on[overlap.number])
-            items = replace(items, overlap=replace(overlap, line=line))
-        if items is not None and (sampling := items.sampling) is not None:
-            items = replace(items, sampling=replace(sampling, line=made_at(source.sampler)))
-        if items is not None and (stray := items.stray) is not None:
-            search = MakingSearch(
-                engine.runner, engine.keeper, source, run.rebuilt, seconds=max(left / 2, 1.0)
-            )
-            line = search.of_part(stray.index, edges_of)
-            items = replace(items, stray=replace(stray, line=line))
-        return replace(evidence, items=items)
-    except KeyboardInterrupt:
-        not_checked.append(("samples drawn again", "it was interrupted"))
-        return evidence
-
-
-def _with_far_line(run: Run, engine: WatchedRun, evidence: Evidence) -> Evidence:
-    """The evidence with the line that makes the values of inputs far from mean 0 and deviation 1.
-    Only where an experiment has shown that they matter is the data set built anew for it."""
-    pattern, data = evidence.pattern, evidence.data
-    far = pattern.far if pattern is not None else None
-    path = far.path if far is not None else far_leaf(evidence)
-    if path is None or data is None:
-        return evidence
-    left = Budget(run.config.budget, engine.course.ended).deadline - time.monotonic()
-    rebuilt = run.rebuilt if far is not None else None
-    search = MakingSearch(
-        engine.runner, engine.keeper, _source(run, engine), rebuilt, seconds=max(left / 2, 1.0)
-    )
-    return replace(evidence, data=replace(data, far_at=far_line(search, data, path)))
-
-
-def _source(run: Run, engine: WatchedRun) -> Source:
-    """What the batches come from."""
-    source = run.data() if run.data is not None else None
-    if source is None:
-        loader = loader_of(engine.recipe.data)  # one of a stream has no length to be true by
-        source = Source.of_loader(engine.recipe.data if loader is None else loader)
-    return source
 
 
 def without_device_report(run: Run, outcome: Outcome) -> Report:
@@ -229,9 +145,7 @@ def without_device_report(run: Run, outcome: Outcome) -> Report:
     )
 
 
-def _differential(
-    engine: WatchedRun, outcome: Outcome, config: Config, progress: Progress
-) -> ExperimentRun | None:
+def _differential(engine: WatchedRun, outcome: Outcome, progress: Progress) -> ExperimentRun | None:
     """What experiments need; None where there is no step to make them on, or the user has
     interrupted."""
     capsule = outcome.start
@@ -259,7 +173,7 @@ def _differential(
         engine.keeper,
         engine.replayer,
         step,
-        Budget(config.budget, engine.course.ended),
+        engine.looks,
         progress.say,
     )
 

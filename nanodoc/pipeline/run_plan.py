@@ -78,6 +78,7 @@ def engine_options(config: Config, folder: Path) -> dict[str, Any]:
         ),
         "leak_check": config.leak_check,
         "range_check": config.preflight is not False,
+        "budget": config.budget,
         "checkpoints": config.checkpoints,
         "checkpoint_every": config.checkpoint_every,
         "sample_every": config.log_every or (DEFAULT_LOG_EVERY if config.stats else None),

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.looks.scheduler import OutOfTime
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.optimizers import scaled_rates
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.replay.time_limit import OutOfTime
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ import torch
 
 from nanodoc.errors import Phase, UsageError, UserCodeError, is_users
 from nanodoc.heartbeat import trail
+from nanodoc.looks.scheduler import OutOfTime
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay import fsdp
 from nanodoc.replay.observer import Observer
-from nanodoc.replay.time_limit import OutOfTime, broken_off_at
+from nanodoc.replay.time_limit import broken_off_at
 from nanodoc.tensors.modules import is_spread
 from nanodoc.tensors.nested import lies_on, map_tensors, to_device
 

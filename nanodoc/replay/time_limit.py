@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
+from nanodoc.looks.scheduler import OutOfTime
 from nanodoc.trace.files import LIBRARY, STOP, USER, frame_kind, torch_file
 
 _AGAIN = 0.25  # seconds; code that catches everything is told once more
@@ -19,10 +20,6 @@ _SOON = 0.01  # seconds until a better place is looked for
 # An exception in the middle of these leaves something half done: they put things back.
 _PUTTING_BACK = {"__enter__", "__exit__", "__del__", "__aenter__", "__aexit__"}
 _STEP = str(Path(__file__).with_name("step.py"))
-
-
-class OutOfTime(BaseException):
-    """Leaves the step, through code that catches `Exception`."""
 
 
 @contextlib.contextmanager

@@ -64,6 +64,7 @@ def merge(
         interrupted=any(report.interrupted for _, report in pairs if report is not None),
         broke=any(report is None or report.broke for _, report in pairs),
         whole=all(report is not None and report.whole for _, report in pairs),
+        looked=max(report.looked for _, report in pairs if report is not None),
     )
 
 

@@ -193,6 +193,8 @@ class Report:
     """The run went to its end, and was looked at when it was over; not public."""
     unjudged: tuple[tuple[str, str], ...] = ()
     """(code, why) of each rule that could not judge, as `not_checked` says it; not public."""
+    looked: float = 0.0
+    """Seconds of the budget that the looks in the training's process have used; not public."""
     sources: tuple[str, ...] = ()
     """The user's own files that the run used; not public."""
 

@@ -93,4 +93,5 @@ def _found_by(report: Report) -> Report:
         interrupted=report.interrupted,
         broke=report.broke,
         whole=report.whole,
+        looked=report.looked,
     )

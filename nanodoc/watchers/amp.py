@@ -14,6 +14,7 @@ import torch
 from nanodoc.examination.half import HalfFacts, half_facts
 from nanodoc.facts.amp import AmpFacts, HalfParameter, ScalerStep, SkippedStep
 from nanodoc.instrument.taps import AUTOCAST_ENTERED, listening
+from nanodoc.looks.scheduler import Look, Place, Stage
 from nanodoc.measure.scaler import ScalerReading, read_scaler
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay import telling
@@ -142,9 +143,33 @@ class AmpWatch(Watch):
     def at_end(self, end: RunEnd) -> None:
         if not self.concerned or not end.clean:
             return
-        end.sick_skip = self._retry()
-        if end.sick_skip is None and end.last is not None:
-            self._measure(end.last)
+        last = end.last
+
+        def retry(place: Place) -> None:
+            end.sick_skip = self._retry()
+
+        end.looks.add(
+            Look(
+                name="skipped steps",
+                group="skipped steps",
+                stage=Stage.END,
+                due=True,  # a step that is sick without the scale, too, is what the run ended with
+                likely=0.3,
+                runs=len(self.skips.kept()),
+                work=retry,
+            )
+        )
+        end.looks.add(
+            Look(
+                name="half precision",
+                group="underflow",
+                stage=Stage.LAST_STEPS,
+                likely=0.3,  # a third of the runs in float16 flush something
+                runs=10,  # traced, and each op computed again in float32
+                asks=lambda: last is not None and end.sick_skip is None,
+                work=lambda place: self._measure(last) if last is not None else None,
+            )
+        )
 
     # -- looking -----------------------------------------------------------------------------------
 

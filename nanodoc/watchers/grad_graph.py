@@ -23,12 +23,15 @@ from nanodoc.examination.leak import ModelCall, find_leak
 from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.facts.calls import RangeFacts
+from nanodoc.facts.evidence import GRADIENT_FLOW
 from nanodoc.facts.graph import GraphFacts, GrowingFacts, LeakFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import caller, look_through
 from nanodoc.instrument.taps import BEFORE_STEP, GRAD_SWITCHED, listening
+from nanodoc.looks.scheduler import Look, Stage
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.variables import variables_of
+from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -49,6 +52,7 @@ _FUSED = (
 )
 # a gradient that is exactly zero at the start is normal (LoRA, gates initialised to zero)
 _ZERO_STEPS = 3
+LEAK = "cross-sample leak"
 
 
 class GraphWatch(Watch):
@@ -87,7 +91,7 @@ class GraphWatch(Watch):
         self.growing: tuple[GrowingFacts, ...] = ()
         self._sizes: list[dict[str, int]] = []
         if self._call is None:
-            self.notes.append(("cross-sample leak", "switched off (--no-leak-check)"))
+            self.notes.append((LEAK, "switched off (--no-leak-check)"))
 
     def follow(self, capsule: StepState) -> FollowedStep | None:
         """The first step is followed while it runs: that costs one traced step and no replay. What
@@ -198,19 +202,46 @@ class GraphWatch(Watch):
         )
         if self._first is None:
             return
-        first, followed = self._first, self._followed
-        if followed is not None:
-            self._aside(lambda: self._judge(first, followed))
-        else:
-            self._aside(lambda: self._examine(first))
-        if self._call is not None:
-            self._aside(lambda: self._check_leak(first))
-        if end.last is not None:
-            for name, nodes in self._grown():
-                with state_preserved(self._runner, self._keeper):
-                    where = self._examiner.keeper_of(end.last, name)
-                growing = GrowingFacts(name=name, nodes=nodes, kept_at=where)
-                self.growing = (*self.growing, growing)
+        first, followed, last = self._first, self._followed, end.last
+        end.looks.add(
+            Look(
+                name="the first step",
+                group=GRADIENT_FLOW,
+                stage=Stage.LAST_STEPS,
+                due=True,  # half of what is silent is a parameter that learns nothing
+                likely=0.5,
+                runs=0 if followed is not None else 5,
+                work=lambda place: self._aside(
+                    (lambda: self._judge(first, followed))
+                    if followed is not None
+                    else (lambda: self._examine(first))
+                ),
+            )
+        )
+        end.looks.add(
+            Look(
+                name="a leak between samples",
+                group=LEAK,
+                stage=Stage.LAST_STEPS,
+                likely=0.05,  # few models mix samples, and they learn nearly as well
+                runs=4,  # some forward passes, and one that is traced where a leak shows
+                asks=lambda: self._call is not None,
+                work=lambda place: self._aside(lambda: self._check_leak(first)),
+            )
+        )
+        grown = list(self._grown()) if last is not None else []
+        end.looks.add(
+            Look(
+                name="what keeps the growing graph",
+                group=GRADIENT_FLOW,
+                stage=Stage.LAST_STEPS,
+                likely=0.9,  # that something grows is known already
+                runs=len(grown),
+                first=1,
+                asks=lambda: bool(grown),
+                work=lambda place: self._find_keepers(last, grown),
+            )
+        )
 
     @property
     def ranges(self) -> tuple[RangeFacts, ...]:
@@ -277,21 +308,35 @@ class GraphWatch(Watch):
             if all(a < b for a, b in zip([0, *nodes], nodes, strict=False)):
                 yield name, tuple(nodes)
 
+    def _find_keepers(
+        self, last: StepState | None, grown: list[tuple[str, tuple[int, ...]]]
+    ) -> Iterator[None]:
+        assert last is not None
+        for number, (name, nodes) in enumerate(grown):
+            if number:
+                yield
+            with state_preserved(self._runner, self._keeper):
+                where = self._examiner.keeper_of(last, name)
+            self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where))
+
     def _check_leak(self, capsule: StepState) -> None:
         assert self._call is not None
         call, self._call = self._call, None
         size, why = count_samples(self._runner.recipe.data, capsule.batches)
         if why is not None:
-            self.notes.append(("cross-sample leak", why))
+            self.notes.append((LEAK, why))
             return
-        self.leak, reason = find_leak(
-            self._runner.recipe.model,
-            call,
-            self._runner.device,
-            size,
-            lambda: self._keeper.restore(capsule),
-            independent=_collated(self._runner.recipe.data),
-        )
+        try:
+            self.leak, reason = find_leak(
+                self._runner.recipe.model,
+                call,
+                self._runner.device,
+                size,
+                lambda: self._keeper.restore(capsule),
+                independent=_collated(self._runner.recipe.data),
+            )
+        finally:  # forward passes without a backward pass leave what FSDP2 gathered for them
+            as_between_steps(self._runner.recipe.model)
         if (
             self.leak is not None
             and self.leak.op.module
@@ -300,7 +345,7 @@ class GraphWatch(Watch):
         ):
             self.leak = replace(self.leak, built_at=self._build.layer_made_at(self.leak.op.module))
         if reason is not None:
-            self.notes.append(("cross-sample leak", reason))
+            self.notes.append((LEAK, reason))
 
     def _aside(self, look: Callable[[], None]) -> None:
         with state_preserved(self._runner, self._keeper):

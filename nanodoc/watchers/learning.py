@@ -14,6 +14,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from nanodoc.examination.last_batches import Inspector
+from nanodoc.examination.last_steps import LastSteps
 from nanodoc.examination.raised_rate import gone_at, raised_at
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
@@ -30,6 +31,7 @@ from nanodoc.facts.loop import (
 )
 from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
+from nanodoc.looks.scheduler import Look, Place, Stage
 from nanodoc.measure.data import data_facts
 from nanodoc.measure.gradients import Vitals, values_of
 from nanodoc.recipe.build_facts import BuildFacts
@@ -174,6 +176,26 @@ class LearningWatch(Watch):
     def at_end(self, end: RunEnd) -> None:
         last = end.last
         self._loop_protocol.forget()
+        self._measure_data(end)
+        seen = None
+        if last is not None:
+            past = [] if self._writes_files() else list(self._checkpoints.past)
+            first = self._checkpoints.first
+            seen = LastSteps(self._inspector, self._recipe, self._build, last, past, first)
+            seen.register(end.looks, lambda: end.whole)
+        end.looks.add(
+            Look(
+                name="statistics over the run",
+                group="weights and layers over the steps",
+                stage=Stage.SUMMARY,
+                due=True,  # they were measured while the run went on
+                runs=0,
+                work=lambda place: self._sum_up(seen, place),
+            )
+        )
+
+    def _measure_data(self, end: RunEnd) -> None:
+        last = end.last
         past = list(self._checkpoints.past)
         batches = [
             state.batches[0] if len(state.batches) == 1 else state.batches
@@ -194,21 +216,21 @@ class LearningWatch(Watch):
                 step_seconds=end.step_seconds,
                 steps=end.steps,
             )
-        if end.whole and last is not None:
-            self.inspection, reason = self._inspector.inspect(
-                last, [] if self._writes_files() else past, self._checkpoints.first
-            )
-            if reason:
-                self.notes.append(("calls, activations and outputs", reason))
+
+    def _sum_up(self, seen: LastSteps | None, place: Place) -> None:
+        if seen is not None:
+            self.inspection = seen.facts
+            if seen.reason:
+                self.notes.append(("calls, activations and outputs", seen.reason))
         self.stats = self._stats()
         if not self._recipe.optimizers:
-            self.update_site = self._update_by_hand()
+            self.update_site = self._update_by_hand(place)
 
-    def _update_by_hand(self) -> SourceSpan | None:
+    def _update_by_hand(self, place: Place) -> SourceSpan | None:
         """Told by the first step, where the last can't be run again."""
         seen, first = self.inspection, self._checkpoints.first
         if seen is None and first is not None and not self._writes_files():
-            seen, _ = self._inspector.inspect(first, [])
+            seen, _ = self._inspector.inspect(first, [], place)
         return update_by_hand(seen.calls) if seen is not None else None
 
     def _writes_files(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nanodoc.facts.frames import FrameTable, Magnitude, magnitudes
+from nanodoc.looks.scheduler import Look, Stage
 from nanodoc.measure.frames import FrameProbe
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
@@ -108,6 +109,19 @@ class RequestedSteps(Watch):
             self.tables.append(probe.finish(capsule.step, "asked for", options.most_frames))
 
     def at_end(self, end: RunEnd) -> None:
+        end.looks.add(
+            Look(
+                name="the requested steps",
+                group="the requested steps",
+                stage=Stage.LAST_STEPS,
+                due=True,  # the user has asked for it
+                likely=1.0,
+                runs=5,
+                work=lambda place: self._look_at_end(end),
+            )
+        )
+
+    def _look_at_end(self, end: RunEnd) -> None:
         """The frames of the step that ended the run, or of its last one where none was asked
         for."""
         capsule, failed = end.failed or end.last, end.failed is not None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.ops import GrowthPoint
+from nanodoc.looks.scheduler import Looks
 from nanodoc.measure.gradients import Vitals
 from nanodoc.replay.step_state import StepState
 
@@ -40,8 +41,11 @@ class RunEnd:
     step_seconds: float
     clean: bool
     """Steps were run and nothing broke."""
-    whole: bool
-    """Nothing broke, so that the last step can be run once more."""
+    looks: Looks
+    """What is to be looked at is registered there."""
+    whole: bool = False
+    """Nothing broke, so that the last step can be run once more. Known after `Stage.END`, as are
+    the next three."""
     failed: StepState | None = None
     """The start of the step that failed."""
     growth: tuple[GrowthPoint, ...] = ()
@@ -102,7 +106,8 @@ class Watch:
         return {}
 
     def at_end(self, end: RunEnd) -> None:
-        """The run is over: whatever is run again from here on is put back."""
+        """The run is over. Registers the looks that run a step again, or that need what others
+        find; they put back whatever they change."""
 
     def facts(self) -> dict[str, Any]:
         """What the rules are told: fields of `Evidence`."""

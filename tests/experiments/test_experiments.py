@@ -17,10 +17,10 @@ from nanodoc.diagnosis.ranking import rank
 from nanodoc.experiments.experiments import KEYS, Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
-from nanodoc.experiments.trial import Budget
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.trials import Experiment, Growth, Pattern, RerunFacts, Stretch
+from nanodoc.looks.scheduler import Looks
 from nanodoc.loop.engine import Engine
 from nanodoc.pipeline.run import run_training
 from nanodoc.progress import Progress
@@ -71,7 +71,7 @@ def ready(
     )
     step = Step(capsule, elsewhere, engine.checkpoints, indices=outcome.indices)
     return ExperimentRun(
-        engine.runner, engine.keeper, engine.replayer, step, Budget(budget), say
+        engine.runner, engine.keeper, engine.replayer, step, Looks(budget), say
     ), outcome.evidence
 
 
@@ -139,12 +139,12 @@ def test_ctrl_c_keeps_what_is_known(number: int) -> None:
     before = everything(recipe)
     evidence = differential.examine(evidence)
     findings = differential.treat(rank(claims(evidence)))
-    assert differential.interrupted
+    assert differential.looks.interrupted
     assert findings[0].name == "infinite-gradient"
     assert len(said) == number
     assert evidence.pattern is not None
     assert len(evidence.pattern.experiments) <= number
-    assert ("further experiments", "interrupted") in differential.notes
+    assert ("further experiments", "interrupted") in differential.looks.not_checked()
     after = everything(recipe)
     assert all(torch.equal(before[key], after[key]) for key in before)
 

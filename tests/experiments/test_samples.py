@@ -17,7 +17,8 @@ from nanodoc.diagnosis.finding import Finding
 from nanodoc.experiments import call_site
 from nanodoc.experiments.samples import GuiltySamples, Parts, rows_of
 from nanodoc.experiments.templates import function_of
-from nanodoc.experiments.trial import Budget, StepTrials, fails
+from nanodoc.experiments.trial import StepTrials, fails
+from nanodoc.looks.scheduler import Looks
 from nanodoc.loop.engine import Engine
 from nanodoc.pipeline.run import run_training
 
@@ -210,8 +211,8 @@ def test_planted_samples_are_found(drawn: tuple[int, list[int]], as_list: bool) 
     engine = Engine(recipe, torch.device("cpu"), None, steps=1)
     capsule = engine.run().start
     assert capsule is not None
-    trials = StepTrials(engine.runner, engine.keeper, engine.replayer, Budget())
+    trials = StepTrials(engine.runner, engine.keeper, engine.replayer, Looks())
     search = GuiltySamples(
-        Parts(capsule), lambda rows: fails(trials.outcome(rows)), Budget().deadline
+        Parts(capsule), lambda rows: fails(trials.outcome(rows)), Looks().deadline
     )
     assert search.search() == tuple(sorted(bad))

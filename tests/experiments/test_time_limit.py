@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanodoc.replay.time_limit import OutOfTime, broken_off_at
+from nanodoc.looks.scheduler import OutOfTime
+from nanodoc.replay.time_limit import broken_off_at
 from nanodoc.script.muted import muted
 from tests.helpers import nanodoc, report_of
 

@@ -19,7 +19,7 @@ from nanodoc import Recipe, accelerator
 from nanodoc.experiments.experiments import Elsewhere
 from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
-from nanodoc.experiments.trial import Budget
+from nanodoc.looks.scheduler import Looks
 from nanodoc.loop.engine import Engine
 from nanodoc.measure.gradients import Scratch, packed_vitals
 from nanodoc.watchers.requested_steps import LookOptions
@@ -207,7 +207,7 @@ def test_experiments_on_a_gpu() -> None:
     )  # type: ignore[arg-type]
     step = Step(outcome.start, elsewhere, engine.checkpoints)
     differential = ExperimentRun(
-        engine.runner, engine.keeper, engine.replayer, step, Budget(), lambda text: None
+        engine.runner, engine.keeper, engine.replayer, step, Looks(), lambda text: None
     )
     pattern = differential.examine(outcome.evidence).pattern
     assert pattern is not None

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nanodoc.supervise.landlock import can_be_kept_from_writing
 from tests.helpers import line_of, nanodoc
 
 TRAIN = """
@@ -73,16 +74,17 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
 
 
 def test_a_healthy_one_is_healthy_and_its_report_whole(tmp_path: Path) -> None:
-    """The looks at the end of a run ended the process with SIGSEGV here."""
+    """The looks at the end of a run ended the process with SIGSEGV here: first that of each rank,
+    then that of the process with the whole model, after the leak check."""
     report = run(tmp_path, "well")
     assert (report["verdict"], report["interrupted"]) == ("nothing found", False)
     assert [one["steps"] for one in report["ranks"]] == [10, 10]
-    (why,) = (
-        note["why"]
-        for note in report["not_checked"]
-        if note["what"].startswith("experiments and fixes, ")
-    )
-    assert why.startswith("steps are not re-run: they reach into.weig")
+    told = {note["what"]: note["why"] for note in report["not_checked"]}
+    if can_be_kept_from_writing():  # one process with the whole model has made all checks
+        assert told == {}
+    else:
+        (why,) = (why for what, why in told.items() if what.startswith("experiments and fixes, "))
+        assert why.startswith("steps are not re-run: they reach into.weig")
 
 
 def test_the_rank_whose_batch_holds_nan(tmp_path: Path) -> None:

@@ -1,0 +1,203 @@
+"""The looks at the last steps of a run: the steps once more, and then what the calls of the last
+one give reason to ask. Each of these runs the step again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
+from nanodoc.examination.last_batches import Inspector, is_sure
+from nanodoc.examination.leaking_op import LeakingOp
+from nanodoc.examination.pair_labels import PairLabels, may_be_pairs
+from nanodoc.examination.returns import ReturnsLook
+from nanodoc.examination.sequence_look import SequenceLook
+from nanodoc.examination.wanted_pairs import away, pairs_of
+from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
+from nanodoc.facts.evidence import EXAMINATION
+from nanodoc.facts.inspection import InspectionFacts
+from nanodoc.facts.source import SourceSpan
+from nanodoc.looks.scheduler import Look, Looks, Place, Stage
+from nanodoc.measure.values import ValueProbe
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.past_step import PastStep
+from nanodoc.replay.step_state import StepState
+from nanodoc.vocabulary.calls import DROPOUTS
+
+_SECONDS = 5.0  # after which no further batch is looked at
+_LOG_PROB = ".log_prob("  # in the source of a line
+
+Asked = Callable[[StepCalls, Place], dict[str, Any]]
+"""Gives fields of `InspectionFacts`."""
+
+
+class LastSteps:
+    """The looks at one run's last steps. `last` is the start of the last one, `past` are those
+    before it whose batches are still there, `first` is the run's start, with its weights."""
+
+    def __init__(
+        self,
+        inspector: Inspector,
+        recipe: Recipe,
+        build: BuildFacts,
+        last: StepState,
+        past: Sequence[PastStep],
+        first: StepState | None,
+    ) -> None:
+        self._inspector = inspector
+        self._recipe = recipe
+        self._build = build
+        self._last = last
+        self._past = past
+        self._first = first
+        self.facts: InspectionFacts | None = None
+        """What the last steps have shown so far; nothing is asked before there is something."""
+        self.reason = ""
+        """Why they have shown nothing."""
+
+    def register(self, looks: Looks, asks: Callable[[], bool]) -> None:
+        """Adds them to the looks of the run; none is taken unless `asks` says so."""
+
+        def inspect(place: Place) -> None:
+            seen = self._inspector.inspect(self._last, self._past, place, self._first)
+            self.facts, self.reason = seen
+
+        looks.add(
+            Look(
+                name="the last steps",
+                group=EXAMINATION,
+                stage=Stage.LAST_STEPS,
+                due=True,  # most rules judge what it sees, and one batch alone may mislead them
+                least=_SECONDS,
+                most=_SECONDS,
+                likely=0.5,
+                runs=4,
+                asks=asks,
+                work=inspect,
+            )
+        )
+        # a look that has found a reason in the calls is likely to tell something; the more of the
+        # trainings with such calls are sick, the likelier (those of the clinic and of public code)
+        self._add(looks, "later tokens and padding", 0.2, 2, self._looks_up_ids, self._sequences)
+        self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
+        self._add(looks, "labels of pairs", 0.1, 1, may_be_pairs, self._swapped_pairs)
+        # few write dropout by hand, and half of these forget eval mode
+        self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
+        # most losses of pairs are right, which the first weights then show
+        self._add(looks, "pairs with the first weights", 0.05, 1, self._pairs_unsure, self._pairs)
+
+    def _add(
+        self,
+        looks: Looks,
+        name: str,
+        likely: float,
+        runs: float,
+        asks: Callable[[StepCalls], Any],
+        asked: Asked,
+    ) -> None:
+        def work(place: Place) -> None:
+            assert self.facts is not None
+            self.facts = replace(self.facts, **asked(self.facts.calls, place))
+
+        looks.add(
+            Look(
+                name=name,
+                group=EXAMINATION,
+                stage=Stage.CLOSER,
+                likely=likely,
+                runs=runs,
+                first=1,
+                asks=lambda: self.facts is not None and bool(asks(self.facts.calls)),
+                work=work,
+            )
+        )
+
+    def _pairs_unsure(self, calls: StepCalls) -> bool:
+        return not is_sure(pairs_of(calls), self._first)
+
+    def _pairs(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        """With the first weights as well, where that moved samples apart that belong together."""
+        found, first = pairs_of(calls), self._first
+        assert found is not None
+        assert first is not None
+        try:
+            start = replace(self._last, weights=first.weights)
+            with self._inspector.aside(moving=True):
+                before = pairs_of(self._inspector.run(start, ValueProbe(), None)) or found
+        except (UserCodeError, UsageError):
+            return {"pairs": found}
+        return {"pairs": max(found, before, key=away)}
+
+    def _asks_policy(self, calls: StepCalls) -> bool:
+        """The step asks a distribution for log-probabilities."""
+        return any(_LOG_PROB in c.location.code for c in calls.calls if c.location)
+
+    def _returns(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look = ReturnsLook(maximised=self._inspector.maximised())
+        self._inspector.look(self._last, look, look.on_loss)
+        return {"returns": look.facts}
+
+    def _swapped_pairs(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look = PairLabels()
+        self._inspector.look(self._last, look)
+        return {"swapped_pairs": look.swapped}
+
+    def _still_dropping(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        """The calls of dropout, other than those of dropout layers, that drop in eval mode."""
+        own, model = _by_hand(calls), self._recipe.model
+        modes = {module: module.training for module in model.modules()}
+        with self._inspector.aside():
+            try:
+                seen = self._inspector.run(self._last, ValueProbe(), None, evaluating=True)
+                switched = any(module.training for module in modes)  # by the step itself
+            except (UserCodeError, UsageError):
+                return {}
+            finally:
+                for module, training in modes.items():
+                    module.training = training
+        dropped = {(c.module, c.site) for c in seen.calls if c.options.get("training")}
+        found = tuple(c.index for c in own if not switched and (c.module, c.site) in dropped)
+        return {"still_dropping": found}
+
+    def _looks_up_ids(self, calls: StepCalls) -> bool:
+        return any(call.name == "embedding" for call in calls.calls)
+
+    def _sequences(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        recipe, inspector, batches = self._recipe, self._inspector, self._last.batches
+        known = inspector.known_batches(batches)
+        look = SequenceLook(known, shifting=shifts_labels(recipe.model))
+        inspector.look(self._last, look)
+        mask = mask_at(recipe, batches) if look.padding is not None else None
+        seen = look.facts
+        reads_later = seen is not None and seen.distance == 1 and seen.reads_later > 0
+        if reads_later and place.allows(place.one_run, "the layer that reads later tokens"):
+            inspector.look(self._last, leaking := LeakingOp(look.read))
+            seen = replace(seen, mixing=leaking.found) if seen is not None else None
+        if seen is not None and seen.at is None and seen.distance > 1 and look.brought:
+            seen = replace(seen, at=brought_at(recipe, look.brought))
+        if seen is not None and (seen.unasked_end or seen.prompts):
+            seen = replace(seen, left_out_at=left_out_at(recipe, calls, seen.ignored, look.brought))
+        return {
+            "sequence": seen,
+            "padding": look.padding,
+            "mask_at": mask,
+            "reader_at": self._reader_at(calls) if seen is not None else None,
+        }
+
+    def _reader_at(self, calls: StepCalls) -> SourceSpan | None:
+        """Of the first attention that no line of the user's own computes."""
+        for call in calls.calls:
+            if is_attention(call):
+                inside = call.called_from is not None and call.module
+                return self._build.module_made_at(call.module) if inside and call.module else None
+        return None
+
+
+def _by_hand(calls: StepCalls) -> list[CallFacts]:
+    """The calls of dropout that are no dropout layer's, where one of them drops."""
+    own = [call for call in calls.calls if call.name in DROPOUTS and call.module is not None]
+    own = [call for call in own if "Dropout" not in (call.module_type or "")]
+    return own if any(call.options.get("training") for call in own) else []
