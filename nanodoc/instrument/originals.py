@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import operator
 import os
@@ -33,7 +34,8 @@ _ABSENT: Any = object()
 _PAUSE = 0.05
 """Seconds between two looks for replacements. One look compares about 2 000 names and takes about
 80 µs, so looks take less than 0.2 % of the time."""
-_OF_TENSORS = vars(torch.Tensor)
+OF_TENSORS = vars(torch.Tensor)
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 # the clock as it is before the script
 _now = time.perf_counter
 
@@ -57,7 +59,7 @@ class _Bound:
         self._names = tuple(
             name for name in whole if _is_asked_for(name) and callable(getattr(owner, name, None))
         )
-        self._values = tuple(own.get(name, _ABSENT) for name in self._names)
+        self._values = [own.get(name, _ABSENT) for name in self._names]
         self._inherited = {name: getattr(owner, name) for name in self._names if name not in own}
 
     def differs(self, name: str, value: Any) -> bool:
@@ -68,14 +70,29 @@ class _Bound:
         )
 
     def changed(self) -> Iterator[tuple[str, Any]]:
-        """The names that hold something else now, each with what it held."""
-        now = map(vars(self.owner).get, self._names, (_ABSENT,) * len(self._names))
-        if not any(map(operator.is_not, now, self._values)):
-            return
-        for name, before in zip(self._names, self._values, strict=True):
-            value = vars(self.owner).get(name, _ABSENT)
-            if value is not before and value is not self._inherited.get(name, _ABSENT):
+        """The names that hold something of the script's now, each with what it held."""
+        own = vars(self.owner)
+        now = map(own.get, self._names, itertools.repeat(_ABSENT))
+        differing = map(operator.is_not, now, self._values)
+        for place in itertools.compress(itertools.count(), differing):
+            name, before = self._names[place], self._values[place]
+            value = own.get(name, _ABSENT)
+            if value is self._inherited.get(name, _ABSENT) or _is_tap(value):
+                continue
+            if _is_torchs(value):  # as torch._dynamo replaces torch.manual_seed when it is imported
+                self._values[place] = value
+            else:
                 yield name, before
+
+
+def _is_torchs(value: Any) -> bool:
+    """A function that is written in a file of torch's own, as are all that it wraps."""
+    while value is not None:
+        code = getattr(value, "__code__", None)
+        if code is None or not code.co_filename.startswith(_TORCH):
+            return False
+        value = getattr(value, "__wrapped__", None)
+    return True
 
 
 def _is_asked_for(name: str) -> bool:
@@ -107,13 +124,14 @@ class _Sides:
         self._theirs: dict[tuple[int, str], Any] = {}
         """What the script had in these places, while the originals are there."""
         self._looked = 0.0
-        self._size = len(_OF_TENSORS)
+        self.size = len(OF_TENSORS)
+        """Of `OF_TENSORS`, when they were last looked at."""
 
     @property
     def are_two(self) -> bool:
         """The script has replaced something, so that the sides differ. A method that tensors
         inherit from C, as most, is noticed here at once; the rest by `look`."""
-        if len(_OF_TENSORS) != self._size:
+        if len(OF_TENSORS) != self.size:
             self.look(at_once=True)
         return self.replaced
 
@@ -129,11 +147,10 @@ class _Sides:
         now = _now()
         if now - self._looked < _PAUSE and not at_once:
             return
-        self._looked, self._size = now, len(_OF_TENSORS)
+        self._looked, self.size = now, len(OF_TENSORS)
         for bound in self._bound:
             for name, original in bound.changed():
-                if not _is_tap(vars(bound.owner).get(name)):
-                    self._known[id(bound.owner), name] = bound.owner, name, original
+                self._known[id(bound.owner), name] = bound.owner, name, original
         self.replaced = bool(self._known)
 
     def change(self, ours: bool) -> bool:

@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 )
 
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.originals import ABSENT, SIDES, ours, theirs
+from nanodoc.instrument.originals import ABSENT, OF_TENSORS, SIDES, our_side, ours, theirs
 from nanodoc.instrument.torch_private import LoaderIterator
 
 Listener = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -78,8 +78,10 @@ class Tap:
         )
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
-            # nanodoc itself calls: nothing of the training's runs here
-            if not SIDES.are_two or SIDES.ours:
+            # usually there are no sides; or nanodoc itself calls, and no code of the training's
+            if (not SIDES.replaced and len(OF_TENSORS) == SIDES.size) or SIDES.ours:
+                return self._called(*args, **kwargs)
+            if not SIDES.are_two:
                 return self._called(*args, **kwargs)
             if self._sided is None:
                 self._sided = self._with_sides()
@@ -134,19 +136,27 @@ class StepTap:
         """Adds a listener; what is returned takes it away."""
         if not self._listeners:
             self._handle = self._register(self._called)
-        sided = ours(listener)
         # a new list: a step may be under way
-        self._listeners = [*self._listeners, sided]
+        self._listeners = [*self._listeners, listener]
 
         def undo() -> None:
             had = bool(self._listeners)
-            self._listeners = [known for known in self._listeners if known is not sided]
+            for number, known in enumerate(self._listeners):
+                if known is listener or known == listener:
+                    self._listeners = [*self._listeners[:number], *self._listeners[number + 1 :]]
+                    break
             if had and not self._listeners:
                 self._handle.remove()
 
         return undo
 
     def _called(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if SIDES.are_two:
+            with our_side():
+                return self._tell(optimizer, args, kwargs)
+        return self._tell(optimizer, args, kwargs)
+
+    def _tell(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         changed = None
         for listener in self._listeners:
             result = listener(optimizer, args, kwargs)

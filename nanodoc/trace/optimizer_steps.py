@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sized
 from typing import Any
 
+from nanodoc.instrument.originals import ours, theirs
 from nanodoc.instrument.taps import AFTER_STEP, BEFORE_STEP
 from nanodoc.trace.spans import Place, calling_places
 
@@ -18,11 +19,11 @@ def around_closure(args: Any, kwargs: Any, around: Callable[[Closure], Any]) -> 
     called as `around(closure)`: an LBFGS evaluates it several times, and some trainers run the
     whole step in it."""
     if callable(kwargs.get("closure")):
-        closure = kwargs["closure"]
-        return args, {**kwargs, "closure": lambda: around(closure)}
+        closure = theirs(kwargs["closure"])
+        return args, {**kwargs, "closure": ours(lambda: around(closure))}
     if len(args) > 1 and callable(args[1]):
-        closure = args[1]
-        return (args[0], lambda: around(closure), *args[2:]), kwargs
+        closure = theirs(args[1])
+        return (args[0], ours(lambda: around(closure)), *args[2:]), kwargs
     return None
 
 
