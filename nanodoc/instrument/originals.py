@@ -117,7 +117,7 @@ class _Sides:
         """nanodoc's code runs, with the originals in place."""
         self.outer = False
         """The side that the innermost function marked with `ours` was called from."""
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._bound: list[_Bound] = []
         self._known: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         """(owner, name, the original) of everything that the script has ever replaced."""
@@ -137,12 +137,12 @@ class _Sides:
 
     def bind(self) -> None:
         """Remembers everything as it is now. Called before the script starts, in its thread."""
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._bound = [_Bound(owner) for owner in _owners()]
 
     def look(self, *, at_once: bool = False) -> None:
         """Notices what the script has replaced since the last look."""
-        if self.ours or not self._bound or threading.get_ident() != self._thread:
+        if self.ours or not self._bound or threading.get_ident() != self.thread:
             return
         now = _now()
         if now - self._looked < _PAUSE and not at_once:
@@ -154,17 +154,20 @@ class _Sides:
         self.replaced = bool(self._known)
 
     def change(self, ours: bool) -> bool:
-        """Goes to one side; returns the side before. Other threads stay where they are."""
+        """Goes to one side; returns the side before. In other threads of the script its own
+        functions stay in use."""
         before = self.ours
-        if before is ours or threading.get_ident() != self._thread:
+        if before is ours or threading.get_ident() != self.thread:
             return before
         self.ours = ours
         if ours:
+            alone = threading.active_count() == 1
             for key, (owner, name, original) in self._known.items():
                 value = vars(owner).get(name, _ABSENT)
                 self._theirs[key] = value
                 if value is not original:
-                    _set(owner, name, original)
+                    other = original if alone else self._of_thread(owner, name, original, value)
+                    _set(owner, name, other)
         else:
             for key, value in self._theirs.items():
                 owner, name, original = self._known[key]
@@ -172,6 +175,19 @@ class _Sides:
                     _set(owner, name, value)
             self._theirs.clear()
         return before
+
+    def _of_thread(self, owner: Any, name: str, original: Any, theirs: Any) -> Any:
+        """The original in this thread, and what the script has put there in its other threads."""
+        if original is _ABSENT:
+            original = getattr(owner.__mro__[1], name)
+        if theirs is _ABSENT or not callable(theirs) or not callable(original):
+            return theirs
+        home = self.thread
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return (original if threading.get_ident() == home else theirs)(*args, **kwargs)
+
+        return functools.update_wrapper(function, original)
 
     def is_replaced(self, owner: Any, name: str, value: Any) -> bool:
         """`value` is not what stood there before the script."""
@@ -252,7 +268,7 @@ def theirs(function: _F) -> _F:
 
 def _of_side(function: _F, side: bool) -> _F:
     def called(*args: Any, **kwargs: Any) -> Any:
-        if not SIDES.are_two:
+        if not SIDES.are_two or threading.get_ident() != SIDES.thread:
             return function(*args, **kwargs)
         outer, before = SIDES.outer, SIDES.change(side)
         SIDES.outer = before
@@ -282,7 +298,7 @@ def of_function_mode(method: _F) -> _F:
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)`, which a mode was given to call, on the side that the mode was
     called from."""
-    if not SIDES.replaced:
+    if not SIDES.replaced or threading.get_ident() != SIDES.thread:
         return function(*args, **kwargs)
     before = SIDES.change(SIDES.outer)
     try:

@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 )
 
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.originals import ABSENT, OF_TENSORS, SIDES, our_side, ours, theirs
+from nanodoc.instrument.originals import ABSENT, OF_TENSORS, SIDES, ours, theirs
 from nanodoc.instrument.torch_private import LoaderIterator
 
 Listener = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -37,81 +37,105 @@ Listener = Callable[[Callable[..., Any]], Callable[..., Any]]
 Undo = Callable[[], None]
 
 
+class _Chain:
+    """One wrapper, and what it calls. A wrapper that somebody else has wrapped stays in use when
+    nobody listens any more; it calls the original then, whatever is installed above it later."""
+
+    __slots__ = ("called", "listeners", "original", "over_replaced", "own", "sided", "wrapper")
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.own = SIDES.get(owner, name)
+        self.original: Callable[..., Any] = (
+            getattr(owner, name) if self.own is ABSENT else _bound(self.own)
+        )
+        self.over_replaced = SIDES.is_replaced(owner, name, self.own)
+        """What is wrapped is not the original, but something of the script's."""
+        self.listeners: list[Listener] = []
+        self.called: Callable[..., Any] = self.original
+        self.sided: Callable[..., Any] = self.original
+        """As `called`, with the changes of sides; the same until it is needed."""
+        chain = self
+
+        def tapped(*args: Any, **kwargs: Any) -> Any:
+            # usually there are no sides; or nanodoc itself calls, and no code of the training's
+            if (not SIDES.replaced and len(OF_TENSORS) == SIDES.size) or SIDES.ours:
+                return chain.called(*args, **kwargs)
+            if not SIDES.are_two:
+                return chain.called(*args, **kwargs)
+            if chain.sided is chain.called:
+                chain.sided = chain.with_sides()
+            return chain.sided(*args, **kwargs)
+
+        with contextlib.suppress(AttributeError):
+            functools.update_wrapper(tapped, self.original)
+        vars(tapped)["__nanodoc_tap__"] = self
+        self.wrapper = tapped
+
+    def compose(self) -> None:
+        """Makes what is called of the original and the listeners."""
+        called = self.original
+        for listener in self.listeners:
+            called = listener(called)
+            code = getattr(called, "__code__", None)
+            if code is not None:
+                look_through(code.co_filename)
+        self.called = self.sided = called
+
+    def with_sides(self) -> Callable[..., Any]:
+        called = self.original
+        for listener in self.listeners:
+            called = ours(listener(theirs(called)))
+        return called
+
+
 class Tap:
     """A function `name` of a module, a class or an object."""
 
     def __init__(self, owner: Any, name: str) -> None:
         self.owner, self.name = owner, name
-        self._listeners: list[Listener] = []
-        self._own: Any = ABSENT
-        self.over_replaced = False
-        """What is wrapped is not the original, but something of the script's."""
-        self._original: Callable[..., Any] = _nothing
-        self.wrapper: Any = None
-        self._called: Callable[..., Any] = _nothing
-        self._sided: Callable[..., Any] | None = None
+        self._chain: _Chain | None = None
+
+    @property
+    def now(self) -> Any:
+        """What the script finds there."""
+        return SIDES.get(self.owner, self.name)
+
+    def put(self, value: Any) -> None:
+        """Puts back what `now` was."""
+        SIDES.put(self.owner, self.name, value)
 
     def listen(self, listener: Listener) -> Undo:
         """Adds a listener; what is returned takes it away. Raises AttributeError where there is no
         such function, TypeError where it cannot be replaced (a class written in C)."""
-        if not self._listeners or SIDES.get(self.owner, self.name) is self._own:
-            self._install()
-        self._listeners.append(listener)
-        self._compose()
+        chain = self._chain
+        # Somebody may have wrapped the wrapper, which then calls it; or put back what was there
+        # before. Without a listener the next one begins a chain of its own, above all that.
+        if chain is None or (
+            self.now is not chain.wrapper and (not chain.listeners or self.now is chain.own)
+        ):
+            chain = _Chain(self.owner, self.name)
+            self.put(chain.wrapper)
+            self._chain = chain
+        chain.listeners.append(listener)
+        chain.compose()
 
         def undo() -> None:
-            for number, known in enumerate(self._listeners):
+            for number, known in enumerate(chain.listeners):
                 if known is listener:
-                    del self._listeners[number]
-                    self._compose()
-                    if not self._listeners:
-                        self._take_away()
-                    return
+                    del chain.listeners[number]
+                    chain.compose()
+                    break
+            if not chain.listeners and self._chain is chain:
+                self._take_away(chain)
 
         return undo
 
-    def _install(self) -> None:
-        self._own = SIDES.get(self.owner, self.name)
-        self.over_replaced = SIDES.is_replaced(self.owner, self.name, self._own)
-        original = self._original = (
-            getattr(self.owner, self.name) if self._own is ABSENT else _bound(self._own)
-        )
-
-        def tapped(*args: Any, **kwargs: Any) -> Any:
-            # usually there are no sides; or nanodoc itself calls, and no code of the training's
-            if (not SIDES.replaced and len(OF_TENSORS) == SIDES.size) or SIDES.ours:
-                return self._called(*args, **kwargs)
-            if not SIDES.are_two:
-                return self._called(*args, **kwargs)
-            if self._sided is None:
-                self._sided = self._with_sides()
-            return self._sided(*args, **kwargs)
-
-        with contextlib.suppress(AttributeError):
-            functools.update_wrapper(tapped, original)
-        vars(tapped)["__nanodoc_tap__"] = self
-        SIDES.put(self.owner, self.name, tapped)
-        self.wrapper = tapped
-
-    def _take_away(self) -> None:
-        if SIDES.get(self.owner, self.name) is self.wrapper:
-            SIDES.put(self.owner, self.name, self._own)
-        if _open.get((id(self.owner), self.name)) is self:
+    def _take_away(self, chain: _Chain) -> None:
+        if self.now is chain.wrapper:
+            self.put(chain.own)
+            self._chain = None
+        if _open.get((id(self.owner), self.name)) is self and self._chain is None:
             del _open[id(self.owner), self.name]
-
-    def _compose(self) -> None:
-        self._called, self._sided = self._original, None
-        for listener in self._listeners:
-            self._called = listener(self._called)
-            code = getattr(self._called, "__code__", None)
-            if code is not None:
-                look_through(code.co_filename)
-
-    def _with_sides(self) -> Callable[..., Any]:
-        called = self._original
-        for listener in self._listeners:
-            called = ours(listener(theirs(called)))
-        return called
 
 
 def _bound(own: Any) -> Any:
@@ -151,17 +175,15 @@ class StepTap:
         return undo
 
     def _called(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if SIDES.are_two:
-            with our_side():
-                return self._tell(optimizer, args, kwargs)
-        return self._tell(optimizer, args, kwargs)
-
-    def _tell(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        changed = None
-        for listener in self._listeners:
-            result = listener(optimizer, args, kwargs)
-            if result is not None:
-                changed = args, kwargs = result
+        changed, before = None, SIDES.change(True) if SIDES.are_two else True
+        try:
+            for listener in self._listeners:
+                result = listener(optimizer, args, kwargs)
+                if result is not None:
+                    changed = args, kwargs = result
+        finally:
+            if not before:
+                SIDES.change(False)
         return changed
 
 
@@ -230,3 +252,16 @@ def listening(*pairs: tuple[Tap | StepTap, Callable[..., Any]]) -> Iterator[None
         for tap, listener in pairs:
             undo.callback(tap.listen(listener))
         yield
+
+
+@contextlib.contextmanager
+def kept_as_they_are() -> Iterator[None]:
+    """What stands at the places of the table is put back afterwards: a step that is run again may
+    put something of its own there, as it did when it ran."""
+    before = [(tap, tap.now) for tap in TABLE.values()]
+    try:
+        yield
+    finally:
+        for tap, value in before:
+            if tap.now is not value:
+                tap.put(value)

@@ -13,6 +13,7 @@ from typing import Any
 
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import their_side
+from nanodoc.instrument.taps import kept_as_they_are
 from nanodoc.script.loops import Loop
 from nanodoc.script.suspended import as_run_again
 
@@ -103,7 +104,7 @@ class Body:
         it is left, by whatever way."""
         namespace[_LEFT] = lambda: left(sys._getframe(1))
         try:
-            with their_side():
+            with kept_as_they_are(), their_side():
                 return self._run(variables, namespace)
         finally:
             namespace.pop(_LEFT, None)
