@@ -76,7 +76,8 @@ class GraphExaminer:
         """The facts of one step. `failure` is what the step raised when it first ran."""
         overwritten = failure is not None and graph_failure(str(failure.cause)) == "overwritten"
         with self._keeper.rewound(capsule):
-            return self._facts(capsule, self._replay(capsule, saved=overwritten))
+            replay = self._replay(capsule, saved=overwritten, freed=failure is not None)
+            return self._facts(capsule, replay)
 
     def judge(self, capsule: StepState, step: FollowedStep) -> GraphFacts:
         """The facts of a step that was followed while it ran. What has to be tried is tried by
@@ -92,11 +93,13 @@ class GraphExaminer:
         *,
         patch: CallPatch | None = None,
         saved: bool = False,
+        freed: bool = False,
         free: bool = False,
         shaken: Place | None = None,
     ) -> FollowedStep:
-        """Rewinds and runs the step. `patch` is a remedy to try, `free` cuts tensors kept from
-        earlier steps off their graph, `shaken` is a line whose exports are changed a little."""
+        """Rewinds and runs the step. `patch` is a remedy to try, `freed` looks for kept tensors
+        whose graph is gone, `free` cuts kept tensors off their graph, `shaken` is a line whose
+        exports are changed a little."""
         self._keeper.restore(capsule)
         batches = [self._runner.moved(batch) for batch in capsule.batches]
         # on a device that would be lost to them, indices out of range are seen first
@@ -107,10 +110,10 @@ class GraphExaminer:
             shaken=shaken,
             ranges=self._runner.device.type != "cpu",
         )
-        if free:
-            step.kept.detach_all()
+        if freed:
+            list(step.kept.freed())
         try:
-            with step.watching(patch):
+            with step.kept.detached(free), step.watching(patch):
                 run_step(
                     self._runner,
                     batches,

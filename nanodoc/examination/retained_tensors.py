@@ -6,24 +6,37 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from functools import cache
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 
-from nanodoc.facts.graph import CarriedFacts
+from nanodoc.facts.graph import CarriedFacts, graph_failure
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.taps import MODULE_ASSIGNS, MODULE_REGISTERS
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.recipe.variables import variables_of
+from nanodoc.replay.objects import is_stateful
 from nanodoc.trace.cuts import GradFlow
+from nanodoc.trace.files import line_span
 from nanodoc.trace.flow import FlowLog
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.spans import Place, calling_places, resolve, resolved
+from nanodoc.trace.stores import (
+    stored_as_attribute,
+    stored_in_closure,
+    stored_in_function,
+)
 
 _DEPTH = 3
 _MOST_ITEMS = 4096
 _MOST_NODES = 200_000
+_MOST_ASKED = 2000  # nodes of one tensor that are asked whether they are freed
+_OTHERS = (torch.nn.Module, torch.optim.Optimizer)
+_NOT_FOUND: tuple[None, None, None, bool] = (None, None, None, False)
 
 
 class KeptTensors:
@@ -38,7 +51,11 @@ class KeptTensors:
         ]
         # implementation → (shown name, holder, key, is a buffer)
         self._before: dict[int, tuple[str, Any, Any, bool]] = {}
+        self._freed: set[int] = set()
         self._kept: dict[tuple[int, str], Place] = {}
+        self._step = recipe.train_step
+        self._closures: dict[int, FunctionType] = {}
+        """The function that holds a cell, by the cell's identity."""
         self.fresh: list[tuple[str, SourceSpan | None]] = []
         for name, holder, key, tensor, buffer in self._held():
             self._before.setdefault(tensor._cdata, (name, holder, key, buffer))
@@ -76,13 +93,39 @@ class KeptTensors:
 
         return register_parameter
 
-    def detach_all(self) -> None:
-        """Cuts everything kept off its graph, as `.detach()` in the user's code would. The capsule
-        puts it back."""
+    def freed(self) -> Iterator[str]:
+        """The names under which tensors are kept for whose derivatives something has been freed
+        that their graph had saved. `facts` tells of those first. It unpacks saved tensors, so it is
+        asked only where a step is run again."""
+        for name, _, _, tensor, _ in self._held():
+            if any(map(_is_freed, _nodes([tensor.grad_fn], _MOST_ASKED))):
+                self._freed.add(tensor._cdata)
+                yield name
+
+    @contextlib.contextmanager
+    def detached(self, wanted: bool) -> Iterator[None]:
+        """Cuts everything kept off its graph inside, as `.detach()` in the user's code would."""
+        if not wanted:
+            yield
+            return
+        step = self._step
+        plain = getattr(step, "undo", None)
+        if plain is not None:  # a script's iteration would put its objects back as it begins
+            plain.restore()
+            step.undo = None  # type: ignore[union-attr]  # a recovered step
+        before: list[tuple[Any, Any, Any]] = []
         for name, holder, key, _, _ in list(self._held()):
-            value = holder.get(key) if isinstance(holder, dict) else None
+            value = _value_in(holder, key)
             if value is not None and not name.startswith("the parameter"):
-                holder[key] = _detached(value)
+                before.append((holder, key, value))
+                _put(holder, key, _detached(value))
+        try:
+            yield
+        finally:
+            for holder, key, value in reversed(before):
+                _put(holder, key, value)
+            if plain is not None:
+                step.undo = plain  # type: ignore[union-attr]  # as above
 
     def sizes(self) -> dict[str, int]:
         """How many autograd nodes hang on what is kept under each name."""
@@ -107,22 +150,49 @@ class KeptTensors:
 
     def facts(self, trace: StepTrace, flow: GradFlow) -> Iterator[CarriedFacts]:
         """The kept tensors that the step read on the way to its loss, in the order they were
-        read."""
-        seen = set()
+        read; where the graph of some has been freed, those come first."""
+        seen, found = set(), []
         for carried in flow.flow.carried:
             if carried.impl in seen or carried.reader not in flow.live:
                 continue
             seen.add(carried.impl)
-            name, holder, key, buffer = self._before.get(carried.impl, (None, None, None, False))
+            kept = self._before.get(carried.impl, _NOT_FOUND)
+            found.append((carried.impl not in self._freed, carried, kept))
+        for _, carried, (name, holder, key, buffer) in sorted(found, key=lambda each: each[0]):
             place = self._kept.get((id(holder), str(key))) if holder is not None else None
+            line, loop, elsewhere = resolved(place), None, False
+            if line is None and name is not None:
+                line, loop, elsewhere = self._stored(name, holder)
             yield CarriedFacts(
                 name=name,
                 reader=trace.facts(carried.reader),
-                kept_at=resolved(place),
+                kept_at=line,
                 node=carried.node,
                 is_buffer=buffer,
-                given_at=trace.given_at(carried.reader, -1) if place is None else None,
+                given_at=trace.given_at(carried.reader, -1) if line is None else None,
+                loop=loop,
+                elsewhere=elsewhere,
             )
+
+    def _stored(self, name: str, holder: Any) -> tuple[SourceSpan | None, SourceSpan | None, bool]:
+        """(the line that stores what a script keeps under `name`; the loop whose iterations are the
+        steps, where that is known to be outside of it; where that is not known, True)"""
+        loop = getattr(self._step, "loop", None)
+        if loop is None:
+            return None, None, False
+        lines = range(loop.first, loop.last + 1)
+        found = stored_in_function(loop.file, lines, name)
+        here = found is not None
+        function = self._closures.get(id(holder))
+        if found is None and function is not None:
+            code = function.__code__
+            found = stored_in_closure(code.co_filename, code.co_firstlineno, name)
+        if found is None and "." in name:
+            found = stored_as_attribute(loop.file, name.rpartition(".")[2])
+        if not here or found is None or loop.whole:
+            return found, None, found is not None
+        outside = found.line not in lines
+        return found, line_span(loop.file, loop.line, "") if outside else None, False
 
     def _note(self, owner: torch.nn.Module, name: str) -> None:
         own, caller = calling_places(2)
@@ -152,13 +222,84 @@ class KeptTensors:
                 for key, value in list(vars(owner).items()):
                     for tensor in _graph_tensors(value):
                         yield key, vars(owner), key, tensor, False
-            yield from _held_by_function(function)
+            yield from self._held_by_function(function)
+
+    def _held_by_function(
+        self, function: Any
+    ) -> Iterator[tuple[str, Any, Any, torch.Tensor, bool]]:
+        # an iteration that is run again begins with these, whatever the names stand for now
+        begun = getattr(function, "variables", {})
+        seen: set[int] = set()
+        for name, holder, value in (
+            *((name, begun, value) for name, value in list(begun.items())),
+            *(found for found in variables_of(function) if found[0] not in begun),
+        ):
+            for tensor in _graph_tensors(value):
+                yield name, holder, name, tensor, False
+            yield from self._held_inside(name, value, seen)
+
+    def _held_inside(
+        self, name: str, value: Any, seen: set[int], depth: int = _DEPTH
+    ) -> Iterator[tuple[str, Any, Any, torch.Tensor, bool]]:
+        """By objects of the user's own classes, and by functions in the variables around them."""
+        if id(value) in seen or not depth:
+            return
+        seen.add(id(value))
+        owner = getattr(value, "__self__", None) if isinstance(value, MethodType) else value
+        function = getattr(value, "__func__", value)
+        if isinstance(function, FunctionType):
+            for free, cell, inner in _cells(function):
+                self._closures.setdefault(id(cell), function)
+                for tensor in _graph_tensors(inner):
+                    yield free, cell, free, tensor, False
+                yield from self._held_inside(free, inner, seen, depth - 1)
+        if owner is not None and is_stateful(owner) and not isinstance(owner, _OTHERS):
+            for key, inner in list(vars(owner).items()):
+                for tensor in _graph_tensors(inner):
+                    yield f"{name}.{key}", vars(owner), key, tensor, False
+                yield from self._held_inside(f"{name}.{key}", inner, seen, depth - 1)
 
 
-def _held_by_function(function: Any) -> Iterator[tuple[str, Any, Any, torch.Tensor, bool]]:
-    for name, holder, value in variables_of(function):
-        for tensor in _graph_tensors(value):
-            yield name, holder, name, tensor, False
+def freed_in(recipe: Recipe) -> str | None:
+    """The name under which a tensor is kept whose graph has been freed; None where there is
+    none."""
+    return next(KeptTensors(recipe).freed(), None)
+
+
+def _is_freed(node: Any) -> bool:
+    kind: Any = type(node)
+    for name in _saved_names(kind):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if graph_failure(str(error)) == "backward-twice":
+                return True
+        except Exception:  # an unpack hook of the script's
+            continue
+    return False
+
+
+@cache
+def _saved_names(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
+    """(name, cell, value) of the variables around a function."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield name, cell, cell.cell_contents
+
+
+def _value_in(holder: Any, key: Any) -> Any:
+    return holder.get(key) if isinstance(holder, dict) else holder.cell_contents
+
+
+def _put(holder: Any, key: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        holder[key] = value
+    else:
+        holder.cell_contents = value
 
 
 def _graph_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
@@ -182,14 +323,19 @@ def _has_graph(tensor: torch.Tensor) -> bool:
 
 
 def _count_nodes(roots: list[Any]) -> int:
+    return sum(1 for _ in _nodes(roots, _MOST_NODES))
+
+
+def _nodes(roots: list[Any], most: int) -> Iterator[Any]:
+    """The autograd nodes behind these, each once."""
     seen: set[Any] = set()
     queue = list(roots)
-    while queue and len(seen) < _MOST_NODES:
+    while queue and len(seen) < most:
         node = queue.pop()
         if node is not None and node not in seen:
             seen.add(node)
+            yield node
             queue.extend(following for following, _ in node.next_functions)
-    return len(seen)
 
 
 def _detached(value: Any) -> Any:

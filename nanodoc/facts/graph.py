@@ -79,6 +79,10 @@ class CarriedFacts:
     is_buffer: bool = False
     given_at: SourceSpan | None = None
     """The line that gave it to the network that reads it."""
+    loop: SourceSpan | None = None
+    """The loop whose iterations are the steps, where `kept_at` stands outside of it."""
+    elsewhere: bool = False
+    """`kept_at` stands in another function: whether the loop's steps run it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

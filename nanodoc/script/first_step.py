@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from nanodoc.errors import said
+from nanodoc.examination.retained_tensors import freed_in
+from nanodoc.facts.graph import graph_failure
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
@@ -104,12 +106,23 @@ def run_again(
         recovered.limits.around_backward = None
         if again is None or again.stop is None:
             engine.going_on()
+    kept = _freed(ended[0], engine) if healthy and not again.same else None
+    if kept is not None:
+        return RunAgain(deferred=f"its first run has freed the graph of {kept}, made before it")
     if compared and again.same:
         watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
         why = "without the other ranks, it does not reproduce"
         return RunAgain(deferred=why, together=True)
     return again
+
+
+def _freed(ended: Stop | str | None, engine: ScriptEngine) -> str | None:
+    """What is kept from before the step with a graph that has been freed, where that made the
+    second run raise."""
+    failure = ended.failure if isinstance(ended, Stop) else None
+    raised = graph_failure(failure.message) if failure is not None else None
+    return freed_in(engine.recipe) if raised in ("backward-twice", "overwritten") else None
 
 
 def _computed(engine: ScriptEngine) -> str | None:

@@ -78,20 +78,35 @@ def _kept_state(rule: Rule, evidence: Evidence, graph: GraphFacts) -> Claim:
     name = carried.name or "a tensor"
     what = "buffer" if carried.is_buffer else "state"
     detached = ("carried", "detach") in graph.verified
+    title = f"{name} carries the graph of an earlier step into this one"
+    if carried.elsewhere:
+        title = f"{name} still holds a graph that an earlier backward() has freed"
+    explanation = (
+        f"The {what} {name} still holds the graph that made it ({carried.node}). This "
+        "step's loss depends on it, so backward() walks into that graph, which the previous "
+        "step has already freed. retain_graph=True would only make every step slower than "
+        "the last."
+    )
+    if carried.loop is not None:
+        title = f"{name} is made once, outside of the loop, and every step differentiates its graph"
+        explanation = (
+            f"{name} still holds the graph that made it ({carried.node}). The first backward() of "
+            f"the loop at line {carried.loop.line} freed that graph, and the loss of each later "
+            "step depends on it as well."
+        )
     return both_ends(
         rule,
         evidence,
         carried.kept_at or carried.given_at or carried.reader.site,
-        title=f"{name} carries the graph of an earlier step into this one",
-        explanation=f"The {what} {name} still holds the graph that made it ({carried.node}). This "
-        "step's loss depends on it, so backward() walks into that graph, which the previous "
-        "step has already freed. retain_graph=True would only make every step slower than "
-        "the last.",
+        title=title,
+        explanation=explanation,
         op=carried.reader,
         other=("read at", carried.reader.location) if carried.kept_at or carried.given_at else None,
         fixes=(
             Fix(
-                title=f"detach {name} before you keep it",
+                title=f"detach {name} before you keep it"
+                if carried.loop is None
+                else f"add .detach() to {name} here, or compute it anew in every step",
                 patch=detached_assignment(carried.kept_at),
                 verified=detached or None,
                 confidence="machine" if detached else "likely",
