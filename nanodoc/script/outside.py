@@ -32,8 +32,8 @@ from nanodoc.replay.objects import QUEUES
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.script.asides import Asides
 from nanodoc.script.batch_scales import BatchScales
+from nanodoc.script.drawn_indices import DrawnIndices, numbers_of
 from nanodoc.script.loops import Loops
-from nanodoc.tensors.nested import tensor_leaves
 from nanodoc.trace.bindings import prepared_otherwise_at
 from nanodoc.trace.files import USER, frame_kind
 
@@ -96,8 +96,7 @@ class Outside:
         """Where a value that is drawn now is kept."""
         self.given: deque[Drawn] | None = None
         """What is given instead, in an iteration that is run again."""
-        self.last: tuple[Any, list[int] | None] | None = None
-        """The batch that a loader yielded last, and the indices of its samples."""
+        self.indices = DrawnIndices()
         self.iterator: Any = None
         """The loader's iterator that yielded it."""
         self.trained_on: types.SimpleNamespace | None = None
@@ -144,7 +143,7 @@ class Outside:
                 _index_sampler=self.iterator._index_sampler,
             )
         seconds, self._seconds = self._seconds, 0.0
-        return None if self.last is None else self.indices_of(batch), seconds
+        return self.indices.of(batch), seconds
 
     def _fetched(self, iterator: Any, drawing: Callable[[], Any]) -> Any:
         """A loader's next batch."""
@@ -157,8 +156,8 @@ class Outside:
         indices = vars(iterator).get("_nanodoc_indices")
         if self.given is None:
             self._drawn_from(iterator)
-            if not self._depth:
-                self.last = (value, indices.popleft() if indices else None)
+            drawn = indices.popleft() if indices else None
+            self.indices.drawn(value, drawn, iterator._collate_fn)
         if aside:
             self.asides.after_batch(iterator)
         if self.given is None and getattr(iterator, "_num_yielded", 0) == 1:
@@ -217,8 +216,7 @@ class Outside:
         def index(iterator: Any) -> Any:
             found = original(iterator)
             if not isinstance(iterator._dataset, IterableDataset):
-                numbers = [int(i) for i in found] if isinstance(found, (list, tuple)) else None
-                vars(iterator).setdefault("_nanodoc_indices", deque()).append(numbers)
+                vars(iterator).setdefault("_nanodoc_indices", deque()).append(numbers_of(found))
             return found
 
         return index
@@ -351,21 +349,6 @@ class Outside:
 
     def _answering(self, method: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.draw(lambda: method(*args, **kwargs))
-
-    def indices_of(self, value: Any) -> list[int] | None:
-        """The data set's indices of the batch, where `value` comes from the loader's last one."""
-        if self.last is None:
-            return None
-        batch, indices = self.last
-        if value is batch:
-            return indices
-        if type(batch) in (list, tuple) and isinstance(value, dict):  # by name, as they were bound
-            for part in value.values():
-                for own in batch:
-                    if part is own and isinstance(part, torch.Tensor):
-                        return indices
-        own = {id(tensor) for _, tensor in tensor_leaves([value])}
-        return indices if any(id(t) in own for _, t in tensor_leaves([batch])) else None
 
 
 def _of_containers(iterator: Any) -> bool:

@@ -103,7 +103,7 @@ class Search:
             capsule.grads = [
                 None if p.grad is None else p.grad.detach().clone() for p in parameters
             ]
-        indices = self._outside.indices_of(start.own_batch)
+        indices = self._outside.indices.of(start.own_batch)
         self._candidates[loop.number] = Candidate(
             start, capsule, trained, self._backwards, indices, len(self.losses)
         )
