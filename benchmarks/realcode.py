@@ -36,7 +36,11 @@ _TIMES = re.compile(
 
 
 _BESIDE = Path(__file__).resolve().parent / "realcode_site"
-_LIBRARIES = Path(__file__).resolve().parent / "realcode_libraries"
+_OURS = {
+    "libraries": Path(__file__).resolve().parent / "realcode_libraries",
+    "mutations": Path(__file__).resolve().parent / "mutations" / "scripts",
+}
+"""Scripts that lie in this repository instead of in a checkout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +60,12 @@ class Script:
 
     @property
     def top(self) -> str:
-        """The checkout that it is of, or `libraries`."""
+        """The checkout that it is of, or a name in `_OURS`."""
         return self.folder.split("/")[0]
 
     def within(self, checkouts: Path) -> Path:
         """Where its checkout lies."""
-        return _LIBRARIES if self.top == "libraries" else checkouts / self.top
+        return _OURS.get(self.top, checkouts / self.top)
 
     def is_there(self, checkouts: Path) -> bool:
         """Its folder is in the checkout."""
@@ -90,7 +94,7 @@ def run(script: Script, copy: Path, *, watched: bool) -> Run:
     """The script in the checkout copied to `copy`, bare or watched."""
     with tempfile.TemporaryDirectory() as beside:
         sums, report = Path(beside) / "sums", Path(beside) / "report.json"
-        environment = {**os.environ, **script.environment, **_environment(script, sums)}
+        variables = {**os.environ, **script.environment, **environment(script, sums)}
         options = ["--output-format", "json", "--output", str(report), "--fail-on", "never"]
         options += ["--snapshot-dir", str(copy.parent / "kept")]
         tool = ["-m", "nanodoc", "run", *options] if watched else []
@@ -100,7 +104,7 @@ def run(script: Script, copy: Path, *, watched: bool) -> Run:
         done = subprocess.run(
             [sys.executable, *tool, *command],
             cwd=copy / script.folder,
-            env=environment,
+            env=variables,
             capture_output=True,
             text=True,
             timeout=600,
@@ -131,7 +135,7 @@ def replayed(script: Script, copy: Path, seen: Run) -> str | None:
         done = subprocess.run(
             [*_REPLAY, seen.report["artifacts"]["snapshot"], *options],
             cwd=copy / script.folder,
-            env={**os.environ, **script.environment, **_environment(script, Path(beside) / "sums")},
+            env={**os.environ, **script.environment, **environment(script, Path(beside) / "sums")},
             capture_output=True,
             text=True,
             timeout=600,
@@ -140,7 +144,7 @@ def replayed(script: Script, copy: Path, seen: Run) -> str | None:
             return done.stderr.strip()[-300:]
         report = json.loads(file.read_text())
     first, then = (
-        [_location(finding).get("line") for finding in found["findings"][:1]]
+        [location(finding).get("line") for finding in found["findings"][:1]]
         for found in (seen.report, report)
     )
     same = "the same line" if first == then else "another line"
@@ -152,7 +156,8 @@ def _contents(folder: Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
-def _environment(script: Script, sums: Path) -> dict[str, str]:
+def environment(script: Script, sums: Path) -> dict[str, str]:
+    """What a run of it needs besides the variables of this process."""
     root = Path(__file__).resolve().parent.parent
     return {
         "PYTHONPATH": os.pathsep.join([str(_BESIDE), str(root)]),
@@ -168,11 +173,11 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as scratch:
         # the same path for both: some print it
         copy = Path(scratch) / "same"
-        line = _laid_out(script, checkouts, copy, plant=plant)
+        line = laid_out(script, checkouts, copy, plant=plant)
         bare = None if plant else run(script, copy, watched=False)
         if not plant:
             shutil.rmtree(copy)
-            _laid_out(script, checkouts, copy, plant=False)
+            laid_out(script, checkouts, copy, plant=False)
         seen = run(script, copy, watched=True)
         again = replayed(script, copy, seen) if plant else None
     report = seen.report or {"run": {}, "findings": [], "verdict": None}
@@ -185,7 +190,7 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
         "status": seen.status,
     }
     if bare is None:
-        where = next((_location(finding) for finding in report["findings"]), {})
+        where = next((location(finding) for finding in report["findings"]), {})
         row["planted"] = line
         row["found"] = where.get("line") == line and where["file"].endswith(script.plant[0])
         row["replayed"] = again
@@ -199,7 +204,7 @@ def examine(script: Script, checkouts: Path, *, plant: bool) -> dict[str, Any]:
     return row
 
 
-def _laid_out(script: Script, checkouts: Path, copy: Path, *, plant: bool) -> int:
+def laid_out(script: Script, checkouts: Path, copy: Path, *, plant: bool) -> int:
     """Copies the checkout and makes its data; the line of the NaN, where one is planted."""
     within = script.within(checkouts)
     shutil.copytree(within, copy / script.top, ignore=shutil.ignore_patterns(".git"))
@@ -221,11 +226,11 @@ def _files(folder: Path) -> list[str]:
 
 
 def _told(finding: dict[str, Any]) -> str:
-    place = _location(finding)
+    place = location(finding)
     return f"{finding['code']} {place.get('file', '')}:{place.get('line', '')}"
 
 
-def _location(finding: dict[str, Any]) -> dict[str, Any]:
+def location(finding: dict[str, Any]) -> dict[str, Any]:
     place: dict[str, Any] = (finding.get("culprit") or {}).get("location") or {}
     return place
 

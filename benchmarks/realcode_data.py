@@ -78,10 +78,15 @@ def _tiny_text(folder: Path) -> None:
     random = np.random.default_rng(0)
     letters = [chr(97 + i) for i in range(20)]
     for name, count in (("train", 4000), ("val", 1000)):
-        random.integers(0, 20, count).astype(np.uint16).tofile(folder / f"{name}.bin")
+        _walk(random, count, 20).astype(np.uint16).tofile(folder / f"{name}.bin")
     meta = {"vocab_size": 20, "itos": dict(enumerate(letters))}
     meta["stoi"] = {letter: i for i, letter in enumerate(letters)}
     (folder / "meta.pkl").write_bytes(pickle.dumps(meta))
+
+
+def _walk(random: np.random.Generator, count: int, values: int) -> Any:
+    """Each value is one to three above the one before: there is something to learn."""
+    return (random.integers(values) + random.integers(1, 4, count).cumsum()) % values
 
 
 def _cora(folder: Path, nodes: int = 1700) -> None:
@@ -103,7 +108,7 @@ def _words(folder: Path) -> None:
     random = np.random.default_rng(0)
     words = [f"w{i}" for i in range(60)]
     for name, lines in (("train", 60), ("valid", 10), ("test", 10)):
-        text = "\n".join(" ".join(random.choice(words, 12)) for _ in range(lines))
+        text = "\n".join(" ".join(words[n] for n in _walk(random, 12, 60)) for _ in range(lines))
         (folder / f"{name}.txt").write_text(text + "\n")
 
 

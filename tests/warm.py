@@ -8,6 +8,7 @@ import array
 import atexit
 import contextlib
 import gc
+import importlib
 import json
 import multiprocessing.process
 import os
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,12 +33,12 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 class Warm:
-    """The process that is forked; one for all tests of a worker."""
+    """The process that is forked; one for all tests of a worker. It also imports `modules`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str) -> None:
         ours, theirs = socket.socketpair()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.warm", str(theirs.fileno()), *modules],
             pass_fds=(theirs.fileno(),),
             cwd=_ROOT,
             stdin=subprocess.DEVNULL,
@@ -276,7 +277,7 @@ def _become_child(command: list[str], options: dict[str, Any]) -> None:
     _end(_child_start.main)
 
 
-def _warmed() -> None:
+def _warmed(modules: Sequence[str]) -> None:
     import torch._dynamo
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel
@@ -291,11 +292,13 @@ def _warmed() -> None:
     import nanodoc.pipeline.script
     import nanodoc.rules.catalogue  # noqa: F401
 
+    for module in modules:
+        importlib.import_module(module)
     torch.set_num_threads(1)
     gc.collect()
     gc.freeze()  # no collection of a forked process need look at what is loaded, and copy its pages
 
 
 if __name__ == "__main__":
-    _warmed()
+    _warmed(sys.argv[2:])
     _serve(socket.socket(fileno=int(sys.argv[1])))
