@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import CodeType
 from typing import Any
+
+import torch
 
 from nanodoc.tensors.nested import batch_size, tensors_of
 
@@ -20,21 +22,31 @@ class DrawnIndices:
     """The indices of the batches that loaders yielded last."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[dict[int, weakref.ref[Any]], list[int] | None]] = deque(
-            maxlen=_MOST_KEPT
-        )
+        self._known: dict[int, tuple[weakref.ref[Any], list[int] | None, list[int]]] = {}
+        """By the identity of a batch's tensor: that tensor, the indices of its batch, and the
+        identities of all tensors of that batch."""
+        self._kept: deque[list[int]] = deque()
+        """The identities of each batch's tensors, the oldest batch first."""
         self._last: tuple[Any, list[int] | None] | None = None
 
     def drawn(self, batch: Any, indices: list[int] | None, collate: Any) -> None:
         """A loader has yielded a batch. Its indices are not those of its samples where `collate`
         left some out, or gave them another order."""
+        tensors = tensors_of(batch)
         if indices is not None and (
-            batch_size(batch) not in (None, len(indices)) or _reorders(_code_of(collate))
+            not _has_rows(tensors, len(indices), batch) or _reorders(_code_of(collate))
         ):
             indices = None
         self._last = batch, indices
-        found = {id(tensor): weakref.ref(tensor) for tensor in tensors_of(batch)}
-        self._batches.append((found, indices))
+        keys = [id(tensor) for tensor in tensors]
+        for key, tensor in zip(keys, tensors, strict=True):
+            self._known[key] = weakref.ref(tensor), indices, keys
+        self._kept.append(keys)
+        if len(self._kept) > _MOST_KEPT:
+            oldest = self._kept.popleft()
+            for key in oldest:
+                if key in self._known and self._known[key][2] is oldest:  # not drawn again since
+                    del self._known[key]
 
     def of(self, value: Any) -> list[int] | None:
         """The data set's indices of the samples, where all tensors of `value` that come from
@@ -43,9 +55,22 @@ class DrawnIndices:
             return None
         if value is self._last[0]:
             return self._last[1]
-        tensors = tensors_of([value])
-        known = [indices for found, indices in self._batches if _any_of(tensors, found)]
-        return known[0] if known and all(one == known[0] for one in known) else None
+        first: list[int] | None = None
+        for tensor in tensors_of(value):
+            held = self._known.get(id(tensor))
+            if held is None or held[0]() is not tensor:
+                continue
+            if held[1] is None or (first is not None and held[1] != first):
+                return None
+            first = held[1]
+        return first
+
+
+def _has_rows(tensors: Sequence[torch.Tensor], count: int, batch: Any) -> bool:
+    """The batch has so many samples, or none that can be counted."""
+    if all(tensor.dim() and len(tensor) == count for tensor in tensors):
+        return True
+    return batch_size(batch) in (None, count)
 
 
 def numbers_of(found: Any) -> list[int] | None:
@@ -61,10 +86,6 @@ def numbers_of(found: Any) -> list[int] | None:
         return [int(number) for number in numbers]
     except (TypeError, ValueError):
         return None
-
-
-def _any_of(tensors: Any, found: dict[int, weakref.ref[Any]]) -> bool:
-    return any((ref := found.get(id(t))) is not None and ref() is t for t in tensors)
 
 
 def _code_of(function: Any) -> CodeType | None:
