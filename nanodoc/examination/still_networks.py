@@ -63,7 +63,7 @@ class FirstWeights:
         if not held:
             yield
             return
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(called)
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(ours(called))
         try:
             yield
         finally:

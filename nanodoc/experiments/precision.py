@@ -16,6 +16,7 @@ import torch
 
 from nanodoc.experiments.call_site import Applied, raised
 from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import ours
 from nanodoc.instrument.taps import AUTOCAST_ENTERED, listening
 from nanodoc.instrument.torch_private import may_swap_data
 from nanodoc.replay.closure_state import ReachedState
@@ -66,8 +67,8 @@ def float32_module(module: torch.nn.Module, device: str, applied: Applied) -> It
         contexts.pop().__exit__(None, None, None)
 
     handles = [
-        module.register_forward_pre_hook(enter, with_kwargs=True),
-        module.register_forward_hook(leave, always_call=True),
+        module.register_forward_pre_hook(ours(enter), with_kwargs=True),
+        module.register_forward_hook(ours(leave), always_call=True),
     ]
     try:
         yield

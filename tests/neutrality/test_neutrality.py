@@ -3,6 +3,7 @@ look: as a recipe, with every look that can be asked for, and as a script."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,9 @@ REPLACING = """
 from tests.neutrality import replaced
 replaced.replace_all()
 """
+# plain Python raises where their code draws random numbers: in a checkpointed region of which
+# some results are kept, in compiled code, under torch.func
+CANNOT_DRAW = ("checkpointed_in_part", "compiled", "gradients_by_function")
 CLOSELY = (
     *("--stats", "--log-every", "1", "--trace-steps", "2,5", "--checkpoint-every", "1"),
     "--frames",
@@ -136,6 +140,8 @@ def test_nothing_changes_where_the_script_has_replaced_what_we_call(
     """A script that replaces `torch.Tensor.to` and the like gets its own functions, also in steps
     that are run again, and nanodoc gets torch's: the random numbers that the replacements draw are
     those of the training alone."""
+    if os.environ["RECIPE"] in CANNOT_DRAW:
+        pytest.skip("plain Python raises where a replacement draws")
     text = LOOP.replace("ledger.written_at_exit()", f"{REPLACING}\nledger.written_at_exit()")
     (folder / "loop.py").write_text(text)
     monkeypatch.setenv("OURS", str(folder / "ours"))
