@@ -44,6 +44,7 @@ from nanodoc.trace.files import USER, frame_kind
 
 _SETTINGS = "settings"
 _NO_REPORT = "it left no report: it ended before its training was over"
+_getpid = os.getpid  # as it is before the script
 _NUMBER = "_nanodoc_number"  # of a process that is watched
 
 
@@ -127,7 +128,7 @@ class Processes:
 
     def _start(self, process: BaseProcess, start: Callable[..., None]) -> None:
         """The script starts a process."""
-        if os.getpid() != self._process or not _may_train(process):
+        if _getpid() != self._process or not _may_train(process):
             return start(process)
         if self._folder is None:
             self._folder = Path(

@@ -92,7 +92,7 @@ def replace_all() -> None:
         (random, ("random", "randint", "shuffle", "getstate", "setstate", "seed")),
         (np.random, ("get_state", "set_state", "seed")),
         (np, ("array", "asarray", "isnan", "isfinite", "zeros")),
-        (os, ("getcwd", "getpid", "cpu_count")),
+        (os, ("getcwd", "cpu_count")),
     ):
         for name in names:
             _replace(owner, name)
