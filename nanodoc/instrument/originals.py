@@ -4,8 +4,8 @@ A script may replace functions and methods of these libraries (`torch.Tensor.to 
 script's own code must get its replacement. nanodoc's code must not: a replacement may draw random
 numbers, count its calls or change what it is given. So the process is on one of two sides. On the
 script's side its replacements are in place; on nanodoc's side they are taken out and the originals
-are there. `ours` and `theirs` mark functions of one side, `our_side` and `their_side` are the
-contexts. As long as the script has replaced nothing, a change of sides costs two function calls.
+are there. `ours` and `theirs` mark functions of one side; in `their_side` the training's code runs
+again. As long as the script has replaced nothing, a change of sides costs two function calls.
 
 What the script replaces in the middle of a step is noticed at the start of the next one.
 """
@@ -64,10 +64,7 @@ class _Bound:
 
     def differs(self, name: str, value: Any) -> bool:
         """`value` is another one than the name held."""
-        return (
-            name in self._names
-            and value is not dict(zip(self._names, self._values, strict=True))[name]
-        )
+        return name in self._names and value is not self._values[self._names.index(name)]
 
     def changed(self) -> Iterator[tuple[str, Any]]:
         """The names that hold something of the script's now, each with what it held."""
@@ -230,30 +227,24 @@ SIDES = _Sides()
 ABSENT = _ABSENT
 
 
-class _Side:
+class _TheirSide:
     """A context manager that may be entered several times, also within itself."""
 
-    __slots__ = ("_before", "_ours")
+    __slots__ = ("_before",)
 
-    def __init__(self, ours: bool) -> None:
-        self._ours = ours
+    def __init__(self) -> None:
         self._before: list[bool] = []
 
     def __enter__(self) -> None:
-        self._before.append(SIDES.change(self._ours))
+        self._before.append(SIDES.change(False))
 
     def __exit__(self, *exc: object) -> None:
         SIDES.change(self._before.pop())
 
 
-def our_side() -> _Side:
-    """Inside, nanodoc's code runs: the originals are in place."""
-    return _Side(True)
-
-
-def their_side() -> _Side:
+def their_side() -> _TheirSide:
     """Inside, the training's code runs: what it has replaced is in place."""
-    return _Side(False)
+    return _TheirSide()
 
 
 def ours(function: _F) -> _F:
