@@ -14,6 +14,7 @@ from nanodoc.experiments.first_weights import sure_weights, wide_weights
 from nanodoc.experiments.growth import diverging, growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.loss_scale import loss_scale
+from nanodoc.experiments.mended_call import may_be_mended, mended_call
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
@@ -107,6 +108,8 @@ class ExperimentRun:
                 due=True,  # whether the step fails again decides whether any of this means anything
                 runs=len(self.experiments.keys),
             )
+        elif may_be_mended(evidence):
+            self._add("earlier calls", lambda place: self._mend(), runs=8, first=2)
         elif any(parameter.facts.nonfinite for parameter in evidence.sick_parameters):
             # nothing was run: would the first step have failed?
             self._add("the first step", lambda place: self._first_step(), due=True)
@@ -176,6 +179,11 @@ class ExperimentRun:
                 work=work,
             )
         )
+
+    def _mend(self) -> None:
+        """Which call before the exception, changed, lets the step through."""
+        if self.experiments.same().error:  # it raises again
+            self.pattern = replace(self.pattern, mended=mended_call(self._trials, self._capsule))
 
     def _first_step(self) -> None:
         trial = self.experiments.same()

@@ -107,6 +107,20 @@ class HeldBackFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MendedCall:
+    """The only call before an exception that, changed, lets the step through."""
+
+    op: str
+    location: SourceSpan
+    was: str
+    """What it was told: "dim=0"; "" where the change is no other argument."""
+    instead: str
+    """What it is told in the trial: "dim=1", "without half()"."""
+    loss: float | None
+    """Of the step with the change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RerunFacts:
     """How the run came to where it broke: growth that was measured, and stretches that were run
     again."""
@@ -260,6 +274,8 @@ class Pattern:
     scaled: LossScale | None = None
     """What makes the loss larger than a mean, where a finite run with a mean ends far lower."""
     held_back: HeldBackFacts | None = None
+    mended: MendedCall | None = None
+    """Of a step that raises."""
     far: FarInputs | None = None
 
     def passes(self, key: str) -> bool | None:

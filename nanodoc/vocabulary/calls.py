@@ -182,6 +182,40 @@ RESHAPING = ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten")
 TRANSPOSES = ("transpose", "permute", "movedim", "t")
 """They put dimensions in another order."""
 
+KEEPING_AXES = (
+    *REDUCTIONS,
+    "nanmean",
+    *VARIANCES,
+    *NORMS,
+    "prod",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "median",
+    "logsumexp",
+    "any",
+    "all",
+)
+"""They reduce an axis, and can keep it with size 1 (`keepdim`)."""
+
+ALONG_ONE_AXIS = (
+    *KEEPING_AXES,
+    *SOFTMAXES,
+    "cumsum",
+    "cumprod",
+    "topk",
+    "cat",
+    "stack",
+    "chunk",
+    "split",
+    "unbind",
+    "repeat_interleave",
+)
+"""They are told the axis that they work along."""
+
 FLIPS = ("flip", "fliplr", "flipud")
 """They turn the order along a dimension round."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from nanodoc.diagnosis.claim import Claim, Specificity, confidence
+from nanodoc.diagnosis.claim import OBSERVED, Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import USUAL_CAUSE, Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.errors import Phase
@@ -81,6 +82,31 @@ def failure_claim(
             fixes=tuple(fixes),
         ),
     )
+
+
+def at_earlier_call(claim: Claim, evidence: Evidence) -> Claim:
+    """The claim, told of the earlier call that made what could not be taken, where a change of that
+    call was seen to let the step through."""
+    pattern, failure, finding = evidence.pattern, evidence.failure, claim.finding
+    mended = pattern.mended if pattern is not None else None
+    if mended is None or failure is None:
+        return claim
+    raised = failure.frames[-1].place if failure.frames else "a later line"
+    told = f"{mended.op} with {mended.was}" if mended.was else mended.op
+    at = Culprit(kind="op", op=mended.op, location=mended.location)
+    lets = f"with {mended.instead}" if not mended.instead.startswith("with") else mended.instead
+    ended = f", and its loss is {mended.loss:.4g}" if mended.loss is not None else ""
+    found = replace(
+        finding,
+        title=f"{told} gives what a later call cannot take: {failure.first_line}",
+        explanation=f"{lets[0].upper()}{lets[1:]} at this line, the step runs to its end{ended}. "
+        f"As it is, {raised} raises {failure.type}. {finding.explanation}",
+        culprit=at,
+        confidence=OBSERVED,
+        evidence=tuple(row for row in finding.evidence if row[0] != USUAL_CAUSE),
+        fixes=(Fix(title=f"{mended.op}: {mended.instead}", verified=True),),
+    )
+    return replace(claim, finding=found)
 
 
 def _public(function: str | None) -> str | None:

@@ -13,7 +13,7 @@ from nanodoc.diagnosis.rule import Rule
 from nanodoc.facts.crash import FailedCall, GivenFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
-from nanodoc.rules.crash.failure_claims import failure_claim, known, usual_cause
+from nanodoc.rules.crash.failure_claims import at_earlier_call, failure_claim, known, usual_cause
 
 DEVICE = re.compile(
     r"[Ee]xpected all tensors to be on the same device|is not on the expected device|Cannot copy "
@@ -101,7 +101,8 @@ def mismatch_claim(
     sure = confidence(
         0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0
     )
-    return replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
+    told = replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
+    return at_earlier_call(told, evidence)
 
 
 def _given(call: FailedCall, seen: Mismatch) -> str:

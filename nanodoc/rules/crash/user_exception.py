@@ -31,7 +31,13 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.explain.knowledge import Explanation
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure import Failure
-from nanodoc.rules.crash.failure_claims import failure_claim, known, place_in, usual_cause
+from nanodoc.rules.crash.failure_claims import (
+    at_earlier_call,
+    failure_claim,
+    known,
+    place_in,
+    usual_cause,
+)
 
 # they say what is missing, and nothing else can have raised them
 _SAYING_ALL = (
@@ -84,7 +90,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     message = told.id if told is not None else ""
     if failure.type in _SAYING_ALL or message in _NAMED or missing is not None:
         claim = replace(claim, finding=replace(claim.finding, confidence=OBSERVED))
-    yield claim
+    yield at_earlier_call(claim, evidence)
 
 
 def _fixes(failure: Failure, told: Explanation | None) -> list[Fix]:

@@ -1,0 +1,261 @@
+"""Which earlier call made a step raise: calls before the exception are changed, one at a time, and
+the step is run again until a change lets it through.
+
+A shape or a dtype that a function cannot take was made by an earlier call: a reduction over another
+axis, tensors joined along the wrong one, a conversion too many. The line that raises is innocent
+then. What is changed is what such a call can be told: its axis, whether it keeps that, the order of
+its arguments; or the call is left out. Where none of that helps, an axis of size 1 is added to what
+a call gives, or taken from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.experiments.call_site import Applied, AtCall, Patch
+from nanodoc.experiments.trial import StepTrials
+from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.trials import MendedCall
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.replay.step_state import StepState
+from nanodoc.trace.calls import plain_name
+from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.vocabulary.calls import (
+    ALONG_ONE_AXIS,
+    CASTS,
+    KEEPING_AXES,
+    MATRIX_PRODUCTS,
+    RESHAPING,
+    SUPERVISED,
+    TRANSPOSES,
+)
+
+look_through(__file__)
+
+_MOST_TRIALS = 150
+_NEAR = 12
+"""Calls before the exception whose results get another axis."""
+_MOST_AXES = 6
+_AXIS_SECOND_BUT_ONE = ("norm", "chunk", "split", "topk", "repeat_interleave")
+_TO_WHOLE = ("long", "int")
+_LEFT_OUT = (*TRANSPOSES, *RESHAPING, "squeeze", "unsqueeze")
+_NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
+"""They tell their first two arguments apart."""
+
+_MISFITS = ("RuntimeError", "ValueError", "IndexError", "TypeError")
+
+Change = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One way to change a call."""
+
+    text: str
+    """What the call is then, as the report says it: "dim=1"."""
+    was: str
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """What a line of the user's calls, all times that it is run."""
+
+    name: str
+    place: Place
+    variants: tuple[_Variant, ...]
+    axes: tuple[_Variant, ...]
+
+
+class _Sites(TorchFunctionMode):
+    """Notes the calls of a step until it raises, the latest last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[tuple[str, Place], _Site] = {}
+
+    @of_function_mode
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, plain_name(func)
+        variants = tuple(_variants(func, name, args, kwargs))
+        # noted before it is called: the call that raises may be the one
+        key = self._noted(name, variants)
+        out = call(func, *args, **kwargs)
+        if key is not None and isinstance(out, torch.Tensor) and not out.is_nested:
+            self.found[key] = _Site(name, key[1], variants, tuple(_other_axes(out)))
+        return out
+
+    def _noted(self, name: str, variants: tuple[_Variant, ...]) -> tuple[str, Place] | None:
+        own, caller = calling_places(3)
+        place = caller or own
+        if place is None or name in ("get", "set"):
+            return None
+        self.found.pop((name, place), None)
+        self.found[name, place] = _Site(name, place, variants, ())
+        return name, place
+
+
+def may_be_mended(evidence: Evidence) -> bool:
+    """The exception came from within a step, and may say that values do not go together."""
+    failure = evidence.failure
+    return (
+        failure is not None
+        and failure.type in _MISFITS
+        and failure.phase not in ("setup", "data", "script", "optimizer")
+        and evidence.failure_step is not None
+    )
+
+
+def mended_call(trials: StepTrials, capsule: StepState) -> MendedCall | None:
+    """The change of one call that lets the step through. None where no change does, and where
+    changes at several lines do: nothing tells then which of them is wrong."""
+    noted = _Sites()
+    trials.outcome(capsule, noted)
+    # what made the value that cannot be taken was called shortly before
+    sites = list(noted.found.values())[::-1]
+    found = _mended(trials, capsule, [(site, site.variants) for site in sites])
+    found = found or _mended(trials, capsule, [(site, site.axes) for site in sites[:_NEAR]])
+    lines = {(one.location.file, one.location.line) for one in found}
+    return found[0] if len(lines) == 1 else None
+
+
+def _mended(
+    trials: StepTrials, capsule: StepState, choice: Sequence[tuple[_Site, Sequence[_Variant]]]
+) -> list[MendedCall]:
+    """Of each site the first change that lets the step through."""
+    found, tried = [], 0
+    for site, variants in choice:
+        where = resolved(site.place) if variants else None
+        for variant in variants if where is not None else ():
+            tried += 1
+            if tried > _MOST_TRIALS or not trials.place.allows(trials.seconds, "earlier calls"):
+                return found
+            applied = Applied()
+            trial = trials.outcome(capsule, _patch(site, variant, applied), applied)
+            if trial.applied and trial.healthy:
+                found.append(
+                    MendedCall(
+                        op=site.name,
+                        was=variant.was,
+                        instead=variant.text,
+                        location=where,
+                        loss=trial.loss,
+                    )
+                )
+                break
+    return found
+
+
+def _patch(site: _Site, variant: _Variant, applied: Applied) -> Patch:
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        if plain_name(func) != site.name:
+            return call(func, *args, **kwargs)
+        applied.yes = True
+        return variant.change(func, args, kwargs)
+
+    return AtCall(resolved(site.place), change)
+
+
+def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[_Variant]:
+    tensor = _first(args)
+    if tensor is None or tensor.is_nested:
+        return
+    if name in ALONG_ONE_AXIS:
+        yield from _along_another(func, name, tensor, args, kwargs)
+    elif name in _LEFT_OUT or _converts(name, tensor, args, kwargs):
+        yield _Variant(f"without {name}()", "", _left_out)
+    elif name in _NOT_ALIKE and len(args) > 1 and isinstance(other := args[1], torch.Tensor):
+        if (tensor.shape, tensor.dtype) != (other.shape, other.dtype):
+            yield _Variant("its first two arguments exchanged", "", _exchanged)
+
+
+def _first(args: Any) -> torch.Tensor | None:
+    value = args[0] if args else None
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _converts(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
+    """To another dtype, as far as the arguments tell."""
+    if name not in (*CASTS, *_TO_WHOLE):
+        return False
+    if name not in ("to", "type", "type_as"):
+        return not str(tensor.dtype).endswith(name)
+    given = [*args[1:], *kwargs.values()]
+    dtypes = [getattr(value, "dtype", value) for value in given]
+    return any(isinstance(one, torch.dtype) and one != tensor.dtype for one in dtypes)
+
+
+def _left_out(func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _exchanged(func: Any, args: Any, kwargs: Any) -> Any:
+    return call(func, args[1], args[0], *args[2:], **kwargs)
+
+
+def _along_another(
+    func: Any, name: str, tensor: torch.Tensor, args: Any, kwargs: Any
+) -> Iterator[_Variant]:
+    """The call along each other axis, and with the axis kept or not."""
+    at = _position(func, name)
+    word = next((key for key in ("dim", "axis") if key in kwargs), None)
+    given = kwargs[word] if word else args[at] if at < len(args) else None
+    if given is None and name in ("cat", "stack", "chunk", "split", "unbind"):
+        given = 0
+    axes = tensor.dim() + (name == "stack")
+    if type(given) is not int or axes > _MOST_AXES:
+        return
+    for axis in range(axes):
+        if axis != given % max(axes, 1):
+            yield _Variant(f"dim={axis}", f"dim={given}", _with_axis(word, at, axis))
+    if name in KEEPING_AXES and len(args) <= at + 1:
+        kept = bool(kwargs.get("keepdim", False))
+        yield _Variant(f"keepdim={not kept}", f"keepdim={kept}", _with("keepdim", not kept))
+
+
+def _position(func: Any, name: str) -> int:
+    """Where the function takes its axis."""
+    if inspect.isfunction(func):
+        words = list(inspect.signature(func).parameters)
+        return next((words.index(word) for word in ("dim", "axis") if word in words), len(words))
+    return 2 if name in _AXIS_SECOND_BUT_ONE else 1
+
+
+def _with_axis(word: str | None, at: int, axis: int) -> Change:
+    def change(func: Any, args: Any, kwargs: Any) -> Any:
+        if word is None and at < len(args):
+            return call(func, *args[:at], axis, *args[at + 1 :], **kwargs)
+        return call(func, *args, **{**kwargs, word or "dim": axis})
+
+    return change
+
+
+def _with(word: str, value: Any) -> Change:
+    return lambda func, args, kwargs: call(func, *args, **{**kwargs, word: value})
+
+
+def _other_axes(out: torch.Tensor) -> Iterator[_Variant]:
+    """What the call gives, with an axis of size 1 taken away or put in."""
+
+    def method(name: str, axis: int) -> Change:
+        def change(func: Any, args: Any, kwargs: Any) -> Any:
+            given = call(func, *args, **kwargs)
+            return getattr(given, name)(axis) if isinstance(given, torch.Tensor) else given
+
+        return change
+
+    for axis, size in enumerate(out.shape):
+        if size == 1:
+            yield _Variant(f"its result's .squeeze({axis})", "", method("squeeze", axis))
+    if 0 < out.dim() < _MOST_AXES:
+        for axis in range(1, out.dim() + 1):
+            yield _Variant(f"its result's .unsqueeze({axis})", "", method("unsqueeze", axis))
