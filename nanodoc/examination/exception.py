@@ -18,6 +18,7 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.collate import ragged_as_drawn, ragged_facts
 from nanodoc.examination.memory import SavedLog, memory_facts
 from nanodoc.examination.parameter_groups import Ownership
+from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.failure import Failure
@@ -34,6 +35,7 @@ from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.files import USER, frame_kind
 
+_COMPILERS = ("_dynamo", "_inductor", "_functorch")
 # An error of our own, or one more for want of memory, must not hide the user's.
 _HARMLESS = (
     UserCodeError,
@@ -83,6 +85,8 @@ class FailureLook:
         self._keeper = keeper
         self._build = build
         self._feed = feed
+        self.eagerly: Failure | None = None
+        """What the step raised without its compiler, where the compiler had raised."""
 
     def at_glance(self, capsule: StepState, indices: Sequence[int] | None) -> CrashFacts:
         """What is known of a step without running it again, or reading anything of its device."""
@@ -130,6 +134,8 @@ class FailureLook:
                     run_step(self._runner, batches, on_loss=lambda loss: through.append(1))
             except UserCodeError as raised:
                 error = raised.cause
+                if failure.origin.startswith(_COMPILERS):
+                    self.eagerly = describe_failure(raised)
             if error is not None:
                 call = log.failed(error, self._build.layer_made_at)
                 error.__traceback__ = None  # its frames hold what the step made

@@ -11,6 +11,7 @@ a call gives, or taken from it.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.experiments.call_site import Applied, AtCall, Patch
-from nanodoc.experiments.trial import StepTrials
+from nanodoc.experiments.trial import StepTrials, Trial
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import MendedCall
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call, of_function_mode
@@ -49,7 +51,7 @@ _LEFT_OUT = (*TRANSPOSES, *RESHAPING, "squeeze", "unsqueeze")
 _NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
 """They tell their first two arguments apart."""
 
-_MISFITS = ("RuntimeError", "ValueError", "IndexError", "TypeError")
+_MISFITS = ("RuntimeError", "ValueError", "IndexError", "TypeError", "NotImplementedError")
 
 Change = Callable[[Any, Any, Any], Any]
 
@@ -103,13 +105,14 @@ class _Sites(TorchFunctionMode):
 
 
 def may_be_mended(evidence: Evidence) -> bool:
-    """The exception came from within a step, and may say that values do not go together."""
+    """The exception came from within the first step, and may say that values do not go together. A
+    later step's calls are those of steps that ran: then it is its batch that is another."""
     failure = evidence.failure
     return (
         failure is not None
         and failure.type in _MISFITS
         and failure.phase not in ("setup", "data", "script", "optimizer")
-        and evidence.failure_step is not None
+        and evidence.failure_step == 0
     )
 
 
@@ -130,16 +133,19 @@ def _mended(
     trials: StepTrials, capsule: StepState, choice: Sequence[tuple[_Site, Sequence[_Variant]]]
 ) -> list[MendedCall]:
     """Of each site the first change that lets the step through."""
-    found, tried = [], 0
+    found: list[MendedCall] = []
+    tried = 0
     for site, variants in choice:
         where = resolved(site.place) if variants else None
-        for variant in variants if where is not None else ():
+        if where is None:
+            continue
+        for variant in variants:
             tried += 1
             if tried > _MOST_TRIALS or not trials.place.allows(trials.seconds, "earlier calls"):
                 return found
             applied = Applied()
-            trial = trials.outcome(capsule, _patch(site, variant, applied), applied)
-            if trial.applied and trial.healthy:
+            trial = trials.outcome(capsule, _patch(site, where, variant, applied), applied)
+            if _through(trial):
                 found.append(
                     MendedCall(
                         op=site.name,
@@ -153,14 +159,19 @@ def _mended(
     return found
 
 
-def _patch(site: _Site, variant: _Variant, applied: Applied) -> Patch:
+def _through(trial: Trial) -> bool:
+    """The step came to its end; the part of a script's iteration that raised may have no loss."""
+    return trial.applied and not trial.error and math.isfinite(trial.loss or 0.0)
+
+
+def _patch(site: _Site, where: SourceSpan, variant: _Variant, applied: Applied) -> Patch:
     def change(func: Any, args: Any, kwargs: Any) -> Any:
         if plain_name(func) != site.name:
             return call(func, *args, **kwargs)
         applied.yes = True
         return variant.change(func, args, kwargs)
 
-    return AtCall(resolved(site.place), change)
+    return AtCall(where, change)
 
 
 def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[_Variant]:
@@ -171,9 +182,8 @@ def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[_Variant
         yield from _along_another(func, name, tensor, args, kwargs)
     elif name in _LEFT_OUT or _converts(name, tensor, args, kwargs):
         yield _Variant(f"without {name}()", "", _left_out)
-    elif name in _NOT_ALIKE and len(args) > 1 and isinstance(other := args[1], torch.Tensor):
-        if (tensor.shape, tensor.dtype) != (other.shape, other.dtype):
-            yield _Variant("its first two arguments exchanged", "", _exchanged)
+    elif name in _NOT_ALIKE and len(args) > 1 and _differ(tensor, args[1]):
+        yield _Variant("its first two arguments exchanged", "", _exchanged)
 
 
 def _first(args: Any) -> torch.Tensor | None:
@@ -192,6 +202,11 @@ def _converts(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
     given = [*args[1:], *kwargs.values()]
     dtypes = [getattr(value, "dtype", value) for value in given]
     return any(isinstance(one, torch.dtype) and one != tensor.dtype for one in dtypes)
+
+
+def _differ(tensor: torch.Tensor, other: Any) -> bool:
+    known = isinstance(other, torch.Tensor)
+    return known and (tensor.shape, tensor.dtype) != (other.shape, other.dtype)
 
 
 def _left_out(func: Any, args: Any, kwargs: Any) -> Any:
@@ -214,12 +229,12 @@ def _along_another(
     axes = tensor.dim() + (name == "stack")
     if type(given) is not int or axes > _MOST_AXES:
         return
-    for axis in range(axes):
-        if axis != given % max(axes, 1):
-            yield _Variant(f"dim={axis}", f"dim={given}", _with_axis(word, at, axis))
     if name in KEEPING_AXES and len(args) <= at + 1:
         kept = bool(kwargs.get("keepdim", False))
         yield _Variant(f"keepdim={not kept}", f"keepdim={kept}", _with("keepdim", not kept))
+    for axis in range(axes):
+        if axis != given % max(axes, 1):
+            yield _Variant(f"dim={axis}", f"dim={given}", _with_axis(word, at, axis))
 
 
 def _position(func: Any, name: str) -> int:

@@ -213,7 +213,7 @@ def without_device(
     """What is left where the device answers nothing any more."""
     evidence = Evidence(
         steps_run=steps,
-        failure=trouble.failure,
+        failure=trouble.told,
         failure_step=steps,
         losses=tuple(course.losses),
         grad_norms=tuple(course.grad_norms),
@@ -255,7 +255,7 @@ def gather(
         optimizer_step=len(course.losses) - (2 if trouble.trip else 1)
         if trouble.optimizers
         else None,
-        failure=trouble.failure,
+        failure=trouble.told,
         failure_step=steps if trouble.failure else None,
         optimizer_sites=made,
         rate_sites=tuple(map(_rate_site, made, recipe.optimizers)),

@@ -50,7 +50,15 @@ class Stop:
     optimizers: tuple[OptimizerFacts, ...] = ()
     probed: tuple[ProbedFacts, ...] = ()
     crash: CrashFacts | None = None
+    eagerly: Failure | None = None
+    """What the step raised without its compiler, where the compiler had raised."""
+
     ranges: tuple[RangeFacts, ...] = ()
+
+    @property
+    def told(self) -> Failure | None:
+        """The exception as the report tells it."""
+        return self.eagerly or self.failure
 
     @property
     def without_device(self) -> bool:
@@ -194,6 +202,7 @@ class StopExaminer:
         crash, ranges = self._failures.at_step(failure, capsule, indices)
         return Stop(
             failure=failure,
+            eagerly=self._failures.eagerly,
             capsule=capsule,
             examined=examined,
             crash=crash,

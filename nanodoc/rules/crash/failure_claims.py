@@ -91,20 +91,24 @@ def at_earlier_call(claim: Claim, evidence: Evidence) -> Claim:
     mended = pattern.mended if pattern is not None else None
     if mended is None or failure is None:
         return claim
-    raised = failure.frames[-1].place if failure.frames else "a later line"
-    told = f"{mended.op} with {mended.was}" if mended.was else mended.op
-    at = Culprit(kind="op", op=mended.op, location=mended.location)
+    where = failure.frames[-1] if failure.frames else None
     lets = f"with {mended.instead}" if not mended.instead.startswith("with") else mended.instead
     ended = f", and its loss is {mended.loss:.4g}" if mended.loss is not None else ""
+    explanation = f"{lets[0].upper()}{lets[1:]} at this line, the step runs to its end{ended}. "
+    title = failure.first_line
+    if where is None or (where.file, where.line) != (mended.location.file, mended.location.line):
+        told = f"{mended.op} with {mended.was}" if mended.was else mended.op
+        title = f"{told} gives what a later call cannot take: {title}"
+        at = where.place if where is not None else "a later line"
+        explanation += f"As it is, {at} raises {failure.type}. "
     found = replace(
         finding,
-        title=f"{told} gives what a later call cannot take: {failure.first_line}",
-        explanation=f"{lets[0].upper()}{lets[1:]} at this line, the step runs to its end{ended}. "
-        f"As it is, {raised} raises {failure.type}. {finding.explanation}",
-        culprit=at,
+        title=title,
+        explanation=explanation + finding.explanation,
+        culprit=Culprit(kind="op", op=mended.op, location=mended.location),
         confidence=OBSERVED,
         evidence=tuple(row for row in finding.evidence if row[0] != USUAL_CAUSE),
-        fixes=(Fix(title=f"{mended.op}: {mended.instead}", verified=True),),
+        fixes=(Fix(title=f"{mended.op}: {mended.instead}", verified=True), *finding.fixes),
     )
     return replace(claim, finding=found)
 

@@ -101,8 +101,8 @@ def mismatch_claim(
     sure = confidence(
         0.6, 0.5 if call is not None else 0.0, 0.3 if culprit.location is not None else 0.0
     )
-    told = replace(claim, finding=replace(finding, culprit=culprit, confidence=sure))
-    return at_earlier_call(told, evidence)
+    found = replace(finding, culprit=culprit, confidence=sure)
+    return at_earlier_call(replace(claim, finding=found), evidence)
 
 
 def _given(call: FailedCall, seen: Mismatch) -> str:
