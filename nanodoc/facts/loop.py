@@ -10,6 +10,7 @@ from nanodoc.facts.source import SourceSpan
 (
     CARRIED,
     DISCARDED,
+    EARLY,
     DROPPED,
     CLIPPED_LATE,
     CLIPPED_EARLY,
@@ -22,6 +23,7 @@ from nanodoc.facts.source import SourceSpan
 ) = (
     "carried",
     "discarded",
+    "early",
     "dropped",
     "clipped-late",
     "clipped-early",
@@ -47,7 +49,8 @@ class LoopMisuse:
     """One kind of misconduct of a train_step.
 
     CARRIED: an optimizer stepped on gradients that still held those of its step before. DISCARDED:
-    they were cleared between backward and the step. DROPPED: of several micro-batches' gradients,
+    they were cleared between backward and the step. EARLY: the same, as the step comes before the
+    backward of its iteration. DROPPED: of several micro-batches' gradients,
     all but the last were cleared before the step. CLIPPED_LATE: they were clipped after the step
     that used them. CLIPPED_EARLY: a clip came after they were cleared, and before the backward.
     CLIPPED_NOTHING: a clip was given no parameters.

@@ -20,6 +20,7 @@ from nanodoc.facts.loop import (
     CLIPPED_NOTHING,
     DISCARDED,
     DROPPED,
+    EARLY,
     FRESH_OPTIMIZER,
     IN_VAIN,
     NEVER_DIFFERENTIATED,
@@ -242,23 +243,22 @@ class LoopProtocol:
         self.ever_stepped += 1
         if not self.active:
             return
-        stays = self._has_stayed(optimizer)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if stays:
-                    self._parameters.setdefault(id(parameter), parameter)
-        self._stepped += 1
-        self._stepped_at = place
         own = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._has_stayed(optimizer):
+            self._parameters = {id(parameter): parameter for parameter in own} | self._parameters
+        self._stepped, self._stepped_at = self._stepped + 1, place
         if self._backwards and all(p.grad is None for p in own):
             names = dict.fromkeys(self._names.get(id(p), "") for p in own)
-            if IN_VAIN not in self._counts or self._counts[IN_VAIN].parameters == names:
+            if self._counts.get(IN_VAIN) is None or self._counts[IN_VAIN].parameters == names:
                 self._count(IN_VAIN, place, self._backwards[-1][0]).parameters = names
         known = [(p, self._known[id(p)]) for p in own if id(p) in self._known]
         self._note_carried(known, place)
         gone, whole = lost(known, self.ever_stepped - 1)
         if gone:
-            count = self._count(DISCARDED, self._cleared_at or place, gone[0][1].place)
+            made = gone[0][1].place  # by a backward that comes after the step in each iteration?
+            early = all(made != backward for backward, _ in self._backwards)
+            kind, at = (EARLY, place) if early else (DISCARDED, self._cleared_at or place)
+            count = self._count(kind, at, made)
             if not whole:
                 count.parameters |= dict.fromkeys(self._names.get(id(p), "") for p, _ in gone)
         self._note_dropped(known, place)

@@ -87,7 +87,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 def _by_optimizer(found: OverwriteFacts) -> Account:
     """A parameter that optimizer.step() overwrote."""
     return Account(
-        title="the optimizer stepped between a forward pass and its backward",
+        title="the optimizer stepped before the backward() of a forward pass that came before it",
         explanation=f"{_saver(found)} saved "
         f"{found.leaf.removeprefix('param:') if found.leaf else 'a parameter'} "
         f"{list(found.shape)} for its derivative, and this step() overwrote it before the "

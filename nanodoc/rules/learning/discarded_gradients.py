@@ -28,6 +28,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import (
     DISCARDED,
     DROPPED,
+    EARLY,
     LoopMisuse,
 )
 from nanodoc.rules.learning.loop_claims import loop_misuse, misuse_claim
@@ -49,6 +50,18 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             title=_title(misuse),
             explanation=_why(misuse),
             fix="call zero_grad() before backward() or after step(), not between them",
+        )
+    early = loop_misuse(evidence, EARLY)
+    if early is not None and misuse is None:
+        yield misuse_claim(
+            rule,
+            evidence,
+            early,
+            title="the optimizer steps before backward(), and its gradients are cleared by then",
+            explanation="In each iteration the step comes first. What backward() then gives is "
+            "cleared in the next iteration before its step, and never used: only weight decay and "
+            "momentum change the weights.",
+            fix="call zero_grad(), backward() and step() in this order",
         )
     dropped = loop_misuse(evidence, DROPPED)
     if dropped is not None and misuse is None:

@@ -15,6 +15,7 @@ from nanodoc.facts.loop import (
     CLIPPED_LATE,
     DISCARDED,
     DROPPED,
+    EARLY,
     LoopMisuse,
 )
 from nanodoc.facts.source import SourceSpan
@@ -49,7 +50,7 @@ def misuse_claim(
     other = misuse.other
     extra = (
         (("the backward before it", _line(other)),)
-        if other is not None and misuse.kind in (CARRIED, DISCARDED, DROPPED)
+        if other is not None and misuse.kind in (CARRIED, DISCARDED, DROPPED, EARLY)
         else ()
     )
     extra = (
