@@ -12,6 +12,7 @@ from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_
 from nanodoc.examination.last_batches import Inspector, is_sure
 from nanodoc.examination.leaking_op import LeakingOp
 from nanodoc.examination.pair_labels import PairLabels, may_be_pairs
+from nanodoc.examination.pairing import PairingLook
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.wanted_pairs import away, pairs_of
@@ -25,7 +26,7 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.step_state import StepState
-from nanodoc.vocabulary.calls import DROPOUTS
+from nanodoc.vocabulary.calls import DROPOUTS, SUPERVISED
 
 _SECONDS = 5.0  # after which no further batch is looked at
 _LOG_PROB = ".log_prob("  # in the source of a line
@@ -83,6 +84,8 @@ class LastSteps:
         # trainings with such calls are sick, the likelier (those of the clinic and of public code)
         self._add(looks, "later tokens and padding", 0.2, 2, self._looks_up_ids, self._sequences)
         self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
+        # one loss call more each: it says whether anything was learnt
+        self._add(looks, "targets of other samples", 0.3, 1, _has_targets, self._pairings)
         self._add(looks, "labels of pairs", 0.1, 1, may_be_pairs, self._swapped_pairs)
         # few write dropout by hand, and half of these forget eval mode
         self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
@@ -140,6 +143,11 @@ class LastSteps:
         self._inspector.look(self._last, look, look.on_loss)
         return {"returns": look.facts}
 
+    def _pairings(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look = PairingLook()
+        self._inspector.look(self._last, look)
+        return {"pairings": tuple(look.found)}
+
     def _swapped_pairs(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         look = PairLabels()
         self._inspector.look(self._last, look)
@@ -194,6 +202,10 @@ class LastSteps:
                 inside = call.called_from is not None and call.module
                 return self._build.module_made_at(call.module) if inside and call.module else None
         return None
+
+
+def _has_targets(calls: StepCalls) -> bool:
+    return any(call.name in SUPERVISED for call in calls.calls)
 
 
 def _by_hand(calls: StepCalls) -> list[CallFacts]:

@@ -40,13 +40,12 @@ class HeldBack:
     def facts(self, losses: Sequence[float]) -> HeldBackFacts | None:
         """The first thing without which the run's first steps end at a far lower loss. None where
         nothing does, or where they can't be run again."""
-        start = self._checkpoints.first
-        until = min(len(losses), COMPARED) - 1
-        steps = self._checkpoints.steps_between(0, until)
-        if start is None or start.step or not steps:
+        found = self._checkpoints.stretch(COMPARED)
+        if found is None:
             return None
-        own = losses[: len(steps)]
-        if len(losses) < LONG_ENOUGH:
+        start, steps = found
+        own = losses[start.step : start.step + len(steps)]
+        if len(own) < LONG_ENOUGH:
             return self._faster(start, steps, own, _ENORMOUS)
         return (
             self._without_clipping(start, steps, own)

@@ -12,23 +12,20 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from nanodoc.experiments.call_site import Applied, AtCall, Patch
+from nanodoc.experiments.call_site import Applied
+from nanodoc.experiments.call_variants import Change, Site, Sites, Variant, changed_at, left_out
 from nanodoc.experiments.trial import StepTrials, Trial
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import MendedCall
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.originals import call
 from nanodoc.replay.step_state import StepState
-from nanodoc.trace.calls import plain_name
-from nanodoc.trace.spans import Place, calling_places, resolved
+from nanodoc.trace.spans import resolved
 from nanodoc.vocabulary.calls import (
     ALONG_ONE_AXIS,
     CASTS,
@@ -53,56 +50,6 @@ _NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
 
 _MISFITS = ("RuntimeError", "ValueError", "IndexError", "TypeError", "NotImplementedError")
 
-Change = Callable[[Any, Any, Any], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Variant:
-    """One way to change a call."""
-
-    text: str
-    """What the call is then, as the report says it: "dim=1"."""
-    was: str
-    change: Change
-
-
-@dataclass(frozen=True, slots=True)
-class _Site:
-    """What a line of the user's calls, all times that it is run."""
-
-    name: str
-    place: Place
-    variants: tuple[_Variant, ...]
-    axes: tuple[_Variant, ...]
-
-
-class _Sites(TorchFunctionMode):
-    """Notes the calls of a step until it raises, the latest last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: dict[tuple[str, Place], _Site] = {}
-
-    @of_function_mode
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, name = kwargs or {}, plain_name(func)
-        variants = tuple(_variants(func, name, args, kwargs))
-        # noted before it is called: the call that raises may be the one
-        key = self._noted(name, variants)
-        out = call(func, *args, **kwargs)
-        if key is not None and isinstance(out, torch.Tensor) and not out.is_nested:
-            self.found[key] = _Site(name, key[1], variants, tuple(_other_axes(out)))
-        return out
-
-    def _noted(self, name: str, variants: tuple[_Variant, ...]) -> tuple[str, Place] | None:
-        own, caller = calling_places(3)
-        place = caller or own
-        if place is None or name in ("get", "set"):
-            return None
-        self.found.pop((name, place), None)
-        self.found[name, place] = _Site(name, place, variants, ())
-        return name, place
-
 
 def may_be_mended(evidence: Evidence) -> bool:
     """The exception came from within the first step, and may say that values do not go together. A
@@ -119,18 +66,18 @@ def may_be_mended(evidence: Evidence) -> bool:
 def mended_call(trials: StepTrials, capsule: StepState) -> MendedCall | None:
     """The change of one call that lets the step through. None where no change does, and where
     changes at several lines do: nothing tells then which of them is wrong."""
-    noted = _Sites()
+    noted = Sites(_variants, _other_axes)
     trials.outcome(capsule, noted)
     # what made the value that cannot be taken was called shortly before
     sites = list(noted.found.values())[::-1]
     found = _mended(trials, capsule, [(site, site.variants) for site in sites])
-    found = found or _mended(trials, capsule, [(site, site.axes) for site in sites[:_NEAR]])
+    found = found or _mended(trials, capsule, [(site, site.after) for site in sites[:_NEAR]])
     lines = {(one.location.file, one.location.line) for one in found}
     return found[0] if len(lines) == 1 else None
 
 
 def _mended(
-    trials: StepTrials, capsule: StepState, choice: Sequence[tuple[_Site, Sequence[_Variant]]]
+    trials: StepTrials, capsule: StepState, choice: Sequence[tuple[Site, Sequence[Variant]]]
 ) -> list[MendedCall]:
     """Of each site the first change that lets the step through."""
     found: list[MendedCall] = []
@@ -144,7 +91,7 @@ def _mended(
             if tried > _MOST_TRIALS or not trials.place.allows(trials.seconds, "earlier calls"):
                 return found
             applied = Applied()
-            trial = trials.outcome(capsule, _patch(site, where, variant, applied), applied)
+            trial = trials.outcome(capsule, changed_at(site, where, variant, applied), applied)
             if _through(trial):
                 found.append(
                     MendedCall(
@@ -164,26 +111,16 @@ def _through(trial: Trial) -> bool:
     return trial.applied and not trial.error and math.isfinite(trial.loss or 0.0)
 
 
-def _patch(site: _Site, where: SourceSpan, variant: _Variant, applied: Applied) -> Patch:
-    def change(func: Any, args: Any, kwargs: Any) -> Any:
-        if plain_name(func) != site.name:
-            return call(func, *args, **kwargs)
-        applied.yes = True
-        return variant.change(func, args, kwargs)
-
-    return AtCall(where, change)
-
-
-def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[_Variant]:
+def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[Variant]:
     tensor = _first(args)
     if tensor is None or tensor.is_nested:
         return
     if name in ALONG_ONE_AXIS:
         yield from _along_another(func, name, tensor, args, kwargs)
     elif name in _LEFT_OUT or _converts(name, tensor, args, kwargs):
-        yield _Variant(f"without {name}()", "", _left_out)
+        yield left_out(name)
     elif name in _NOT_ALIKE and len(args) > 1 and _differ(tensor, args[1]):
-        yield _Variant("its first two arguments exchanged", "", _exchanged)
+        yield Variant("its first two arguments exchanged", "", _exchanged)
 
 
 def _first(args: Any) -> torch.Tensor | None:
@@ -209,17 +146,13 @@ def _differ(tensor: torch.Tensor, other: Any) -> bool:
     return known and (tensor.shape, tensor.dtype) != (other.shape, other.dtype)
 
 
-def _left_out(func: Any, args: Any, kwargs: Any) -> Any:
-    return args[0]
-
-
 def _exchanged(func: Any, args: Any, kwargs: Any) -> Any:
     return call(func, args[1], args[0], *args[2:], **kwargs)
 
 
 def _along_another(
     func: Any, name: str, tensor: torch.Tensor, args: Any, kwargs: Any
-) -> Iterator[_Variant]:
+) -> Iterator[Variant]:
     """The call along each other axis, and with the axis kept or not."""
     at = _position(func, name)
     word = next((key for key in ("dim", "axis") if key in kwargs), None)
@@ -231,10 +164,10 @@ def _along_another(
         return
     if name in KEEPING_AXES and len(args) <= at + 1:
         kept = bool(kwargs.get("keepdim", False))
-        yield _Variant(f"keepdim={not kept}", f"keepdim={kept}", _with("keepdim", not kept))
+        yield Variant(f"keepdim={not kept}", f"keepdim={kept}", _with("keepdim", not kept))
     for axis in range(axes):
         if axis != given % max(axes, 1):
-            yield _Variant(f"dim={axis}", f"dim={given}", _with_axis(word, at, axis))
+            yield Variant(f"dim={axis}", f"dim={given}", _with_axis(word, at, axis))
 
 
 def _position(func: Any, name: str) -> int:
@@ -258,7 +191,9 @@ def _with(word: str, value: Any) -> Change:
     return lambda func, args, kwargs: call(func, *args, **{**kwargs, word: value})
 
 
-def _other_axes(out: torch.Tensor) -> Iterator[_Variant]:
+def _other_axes(
+    func: Any, name: str, args: Any, kwargs: Any, out: torch.Tensor
+) -> Iterator[Variant]:
     """What the call gives, with an axis of size 1 taken away or put in."""
 
     def method(name: str, axis: int) -> Change:
@@ -270,7 +205,7 @@ def _other_axes(out: torch.Tensor) -> Iterator[_Variant]:
 
     for axis, size in enumerate(out.shape):
         if size == 1:
-            yield _Variant(f"its result's .squeeze({axis})", "", method("squeeze", axis))
+            yield Variant(f"its result's .squeeze({axis})", "", method("squeeze", axis))
     if 0 < out.dim() < _MOST_AXES:
         for axis in range(1, out.dim() + 1):
-            yield _Variant(f"its result's .unsqueeze({axis})", "", method("unsqueeze", axis))
+            yield Variant(f"its result's .unsqueeze({axis})", "", method("unsqueeze", axis))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,21 @@ class Overfit:
                 min(last, statistics.median(faster.losses[-_LAST:])) if faster is not None else last
             )
         return OverfitFacts(steps=steps, first=first, last=last)
+
+    def asked_for(
+        self, inspection: InspectionFacts | None, losses: Sequence[float]
+    ) -> OverfitFacts:
+        """Of a run on one batch alone, with its control."""
+        zeroed, paths = self.control(inspection, len(losses))
+        facts = OverfitFacts(
+            steps=len(losses),
+            first=losses[0],
+            last=statistics.median(losses[-_LAST:]),
+            zeroed_last=zeroed,
+            zeroed=paths,
+            asked=True,
+        )
+        return facts if facts.fits else replace(facts, faster_last=self.faster(len(losses)))
 
     def faster(self, steps: int) -> float | None:
         """The loss that the batch alone ends at with ten times the learning rate."""

@@ -3,7 +3,6 @@ Everything happens when the run is over."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_
 from nanodoc.experiments.first_weights import sure_weights, wide_weights
 from nanodoc.experiments.growth import diverging, growth_until
 from nanodoc.experiments.held_back import HeldBack
+from nanodoc.experiments.learns_without import learns_without
 from nanodoc.experiments.loss_scale import loss_scale
 from nanodoc.experiments.mended_call import may_be_mended, mended_call
 from nanodoc.experiments.overfit import Overfit
@@ -24,9 +24,8 @@ from nanodoc.experiments.treatment import Treatment, can_be_treated, with_rows
 from nanodoc.experiments.trial import Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
-from nanodoc.facts.loop import OverfitFacts
 from nanodoc.facts.plateau import late_loss, stuck_at_chance
-from nanodoc.facts.rates import compared, slow_enough, worth_larger_updates
+from nanodoc.facts.rates import compared, one_unlearnt, slow_enough, worth_larger_updates
 from nanodoc.facts.trials import FAILS, PASSES, Experiment, Pattern, RerunFacts
 from nanodoc.looks.scheduler import Look, Looks, Place, Stage
 from nanodoc.replay.closure_state import ReachedState
@@ -67,12 +66,9 @@ class ExperimentRun:
         self.experiments = Experiments(
             self._trials, self._capsule, step.elsewhere, half=step.half, say=say
         )
-        self._past = (
-            Past(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
-        )
-        self._overfit = (
-            Overfit(self._trials, step.checkpoints, say) if step.checkpoints is not None else None
-        )
+        kept = step.checkpoints
+        self._past = Past(self._trials, kept, say) if kept is not None else None
+        self._overfit = Overfit(self._trials, kept, say) if kept is not None else None
         self.pattern = Pattern()
         self._evidence = Evidence()
         self.untold = False
@@ -92,8 +88,9 @@ class ExperimentRun:
             self._past = self._overfit = None
             why = "train_step writes files, which a re-run would overwrite"
             self.looks.notes.append(("experiments on earlier steps", why))
+        # one batch again and again: only what the step drew is there
         if getattr(self._recipe.train_step, "draws", False):
-            self._overfit = None  # one batch again and again: only what the step drew is there
+            self._overfit = None
         self._register_first(evidence)
         self._register_course(evidence)
         self.looks.run(Stage.LARGER_STEPS)
@@ -141,6 +138,15 @@ class ExperimentRun:
             stage=Stage.COURSE,
             likely=0.1,  # most runs that stand still do so for other reasons
             runs=4 * length,
+            first=length,
+        )
+        self._add(
+            "calls made in another way",
+            lambda place: self._otherwise(evidence.losses),
+            asks=lambda: not_cured() and one_unlearnt(evidence),
+            stage=Stage.COURSE,
+            likely=0.3,  # of those that learn nothing
+            runs=2 * length,
             first=length,
         )
         self._add(
@@ -219,6 +225,10 @@ class ExperimentRun:
             elif slower is not None:
                 self._standardised(evidence, past, until, slower)
 
+    def _otherwise(self, losses: Sequence[float]) -> None:
+        found = learns_without(self._trials, self._step, losses, self._say)
+        self.pattern = replace(self.pattern, without=found)
+
     def _larger_updates(self, evidence: Evidence) -> None:
         """What held back a run that learnt nothing."""
         checkpoints, lower = self._step.checkpoints, slow_enough(evidence, self.pattern.slower)
@@ -249,20 +259,8 @@ class ExperimentRun:
         return self._evidence
 
     def _overfit_facts(self, overfit: Overfit) -> None:
-        evidence, losses = self._evidence, self._evidence.losses
-        zeroed, paths = overfit.control(evidence.inspection, len(losses))
-        last = statistics.median(losses[-3:])
-        facts = OverfitFacts(
-            steps=len(losses),
-            first=losses[0],
-            last=last,
-            zeroed_last=zeroed,
-            zeroed=paths,
-            asked=True,
-        )
-        if not facts.fits:
-            facts = replace(facts, faster_last=overfit.faster(len(losses)))
-        self._evidence = replace(evidence, overfit=facts)
+        facts = overfit.asked_for(self._evidence.inspection, self._evidence.losses)
+        self._evidence = replace(self._evidence, overfit=facts)
 
     def guilty_samples(self) -> tuple[int, ...] | None:
         """The samples of the only batch that fail alone while the others pass."""
@@ -283,9 +281,8 @@ class ExperimentRun:
         done = [with_rows(finding, self.pattern) for finding in findings]
         if not findings or self._only is not None or self.looks.interrupted or self.untold:
             return tuple(done)
-        chosen = done[:_MOST_FINDINGS]
         treatment = Treatment(self._trials, self._step, self, self._evidence, self._say, self._past)
-        chosen = [treatment.with_cause(finding) for finding in chosen]
+        chosen = [treatment.with_cause(finding) for finding in done[:_MOST_FINDINGS]]
 
         def treat(place: Place) -> None:
             for number, finding in enumerate(chosen):
@@ -313,9 +310,8 @@ class ExperimentRun:
         found = []
         for key in self.experiments.keys if self._only is None else ("same-again", self._only):
             experiment = self.experiments.one(key)
-            if experiment is not None:
-                found.append(experiment)
-                self.pattern = replace(self.pattern, experiments=tuple(found))
+            found += [experiment] if experiment is not None else []
+            self.pattern = replace(self.pattern, experiments=tuple(found))
             if key == "same-again" and (self.pattern.passes(key) or self._raises_anew(evidence)):
                 break  # nothing that is tried could show anything
             if (
@@ -361,12 +357,10 @@ class ExperimentRun:
     def _look_back(
         self, evidence: Evidence, until: int, *, broke: bool, repeat: bool = True
     ) -> None:
-        checkpoints, past = self._step.checkpoints, self._past
-        if checkpoints is None or past is None:
+        if (checkpoints := self._step.checkpoints) is None or (past := self._past) is None:
             return
         # a train_step has moved the weights since
-        kept = self._step.capsule.weights if broke else None
-        olds = kept or [None] * len(self._named)
+        olds = (self._step.capsule.weights if broke else None) or [None] * len(self._named)
         named = zip(self._named, olds, strict=True)
         weights = [(name, p if old is None else old) for (name, p), old in named]
         growth = growth_until(evidence, checkpoints, weights, self._trials, self._capsule)

@@ -48,6 +48,28 @@ class LabelFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PairingFacts:
+    """One loss function's loss on its predictions and their targets, and on the same predictions
+    with the targets of other samples."""
+
+    function: str
+    location: SourceSpan | None
+    samples: int
+    own: float
+    others: float
+    """The mean over a few orders of the targets."""
+
+    @property
+    def learnt(self) -> bool:
+        """The predictions fit their own targets better than those of others."""
+        return self.own < _AS_GOOD * self.others
+
+
+_AS_GOOD = 0.95
+"""Times the loss on other samples' targets: batches differ by less."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
     """What running some of the last batches once more showed, with the weights the run ended
     with."""
@@ -77,6 +99,8 @@ class InspectionFacts:
     """Of a step whose labels are tokens of its inputs."""
     padding: PaddingFacts | None = None
     """Of a step with padded sequences."""
+    pairings: tuple[PairingFacts, ...] = ()
+    """Of each call of a loss function whose targets could be exchanged."""
     returns: ReturnFacts | None = None
     """Of a step that weights the log-probabilities of actions."""
     labels_at: SourceSpan | None = None
@@ -122,6 +146,18 @@ class InspectionFacts:
     swapped_pairs: SwappedPairs | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
+
+    @property
+    def learnt_nothing(self) -> bool:
+        """No loss is lower than with the targets of other samples; False where none could be
+        asked."""
+        return bool(self.pairings) and not any(one.learnt for one in self.pairings)
+
+    @property
+    def unlearnt(self) -> PairingFacts | None:
+        """The first loss that is as low with the targets of other samples."""
+        return next((one for one in self.pairings if not one.learnt), None)
+
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
     causal_mask_at: SourceSpan | None = None

@@ -107,10 +107,29 @@ def worth_larger_updates(evidence: Evidence) -> bool:
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     if not rates or len(evidence.losses) < _SHORT or rates[-1] > _RISING * median(rates):
         return False
+    if learnt_nothing(evidence):
+        return True
     level = guessing(evidence)
     if level is None or late_loss(evidence.losses) < _KNOWS * level:
         return False
     return no_better(evidence)
+
+
+def learnt_nothing(evidence: Evidence) -> bool:
+    """All losses of a finite run that may be long enough are as low with the targets of other
+    samples."""
+    seen = evidence.inspection
+    return seen is not None and seen.learnt_nothing and _long_enough(evidence)
+
+
+def one_unlearnt(evidence: Evidence) -> bool:
+    """One of the losses of such a run is."""
+    seen = evidence.inspection
+    return seen is not None and seen.unlearnt is not None and _long_enough(evidence)
+
+
+def _long_enough(evidence: Evidence) -> bool:
+    return len(evidence.losses) >= _SHORT and all(map(math.isfinite, evidence.losses))
 
 
 def guessing(evidence: Evidence) -> float | None:

@@ -121,6 +121,23 @@ class MendedCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LearnsWithout:
+    """The call which, made in another way, lets a run learn that had learnt nothing."""
+
+    op: str
+    location: SourceSpan
+    was: str
+    """As in `MendedCall`."""
+    instead: str
+    steps: int
+    """The first so many of the run, run again with the change."""
+    loss: float
+    """The late loss that they came to in the run."""
+    without: float
+    """The late loss that they come to with the change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RerunFacts:
     """How the run came to where it broke: growth that was measured, and stretches that were run
     again."""
@@ -274,6 +291,7 @@ class Pattern:
     scaled: LossScale | None = None
     """What makes the loss larger than a mean, where a finite run with a mean ends far lower."""
     held_back: HeldBackFacts | None = None
+    without: LearnsWithout | None = None
     mended: MendedCall | None = None
     """Of a step that raises."""
     far: FarInputs | None = None

@@ -9,6 +9,7 @@ than a fiftieth, and never more than a quarter of the free host memory.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -236,6 +237,20 @@ class WeightHistory:
         steps = [state for state in self.past if first <= state.step <= last]
         whole = len(steps) == last - first + 1
         return steps if whole and all(step.intact for step in steps) else None
+
+    def stretch(self, most: int) -> tuple[StepState, list[PastStep]] | None:
+        """The earliest checkpoint whose steps can still be run again, and at most so many of
+        these; None where there is none."""
+        kept = (self.good, self.previous, self.first)
+        starts = {state.step: state for state in kept if state is not None}
+        for number in sorted(starts):
+            there = itertools.takewhile(
+                lambda past: past.intact, (past for past in self.past if past.step >= number)
+            )
+            steps = list(itertools.islice(there, most))
+            if steps and steps[0].step == number:
+                return starts[number], steps
+        return None
 
     def good_before(self, step: int, losses: Sequence[float]) -> PastStep | None:
         """The last step before `step` whose loss was finite, and whose batch is as it was."""

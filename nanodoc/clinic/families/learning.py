@@ -84,6 +84,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="nn.utils.clip_grad_norm_(model.parameters(), most)",
     ),
     Patient(
+        name="rotated-labels",
+        file="rotated_labels",
+        story="the label of another sample",
+        expect="learns-without",
+        line="y.roll(1, 0)",
+    ),
+    Patient(
         name="impatient-schedule",
         file="impatient_schedule",
         story="a per-epoch schedule stepped at every batch",
