@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examination.asked_for import AskedForLook
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.last_batches import Inspector, is_sure
 from nanodoc.examination.leaking_op import LeakingOp
@@ -86,6 +87,8 @@ class LastSteps:
         self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
         # one loss call more each: it says whether anything was learnt
         self._add(looks, "targets of other samples", 0.3, 1, _has_targets, self._pairings)
+        # few trainings hide a part of their inputs; of those that do, some have the mask inverted
+        self._add(looks, "what the loss asks for", 0.1, 2, _reads_masks, self._asked_for)
         self._add(looks, "labels of pairs", 0.1, 1, may_be_pairs, self._swapped_pairs)
         # few write dropout by hand, and half of these forget eval mode
         self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
@@ -148,6 +151,13 @@ class LastSteps:
         self._inspector.look(self._last, look)
         return {"pairings": tuple(look.found)}
 
+    def _asked_for(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look = AskedForLook(self._last.batches)
+        if look.follows:
+            followed = replace(self._last, batches=look.batches)
+            self._inspector.look(followed, look, look.on_loss)
+        return {"asked_for": look.found}
+
     def _swapped_pairs(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         look = PairLabels()
         self._inspector.look(self._last, look)
@@ -206,6 +216,11 @@ class LastSteps:
 
 def _has_targets(calls: StepCalls) -> bool:
     return any(call.name in SUPERVISED for call in calls.calls)
+
+
+def _reads_masks(calls: StepCalls) -> bool:
+    """A call behind which something is hidden takes a mask."""
+    return any(a.dtype == "bool" for call in calls.calls for a in call.arguments)
 
 
 def _by_hand(calls: StepCalls) -> list[CallFacts]:

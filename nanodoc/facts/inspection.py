@@ -70,6 +70,17 @@ _AS_GOOD = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AskedForFacts:
+    """A part of the batch that a network is shown in part, and a loss that asks for nothing of what
+    is hidden. Shares are of its elements."""
+
+    hidden: float
+    asked: float
+    location: SourceSpan | None
+    """The first call behind the network that takes a mask."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
     """What running some of the last batches once more showed, with the weights the run ended
     with."""
@@ -101,6 +112,7 @@ class InspectionFacts:
     """Of a step with padded sequences."""
     pairings: tuple[PairingFacts, ...] = ()
     """Of each call of a loss function whose targets could be exchanged."""
+    asked_for: AskedForFacts | None = None
     returns: ReturnFacts | None = None
     """Of a step that weights the log-probabilities of actions."""
     labels_at: SourceSpan | None = None

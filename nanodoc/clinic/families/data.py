@@ -6,6 +6,14 @@ from nanodoc.clinic.patient import Patient
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
+        name="shown-patches",
+        file="shown_patches",
+        story="a masked autoencoder asked for what it is shown",
+        expect="given-answer",
+        severity="warning",
+        line="(error * asked_of(keep))",
+    ),
+    Patient(
         name="poisoned-batch",
         file="poisoned_batch",
         story="one record with a NaN",
