@@ -5,28 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nanodoc.diagnosis.finding import Finding
+from nanodoc.experiments.course_looks import CourseLooks
 from nanodoc.experiments.experiments import Experiments
-from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_inputs
-from nanodoc.experiments.first_weights import sure_weights, wide_weights
+from nanodoc.experiments.first_weights import wide_weights
 from nanodoc.experiments.growth import diverging, growth_until
-from nanodoc.experiments.held_back import HeldBack
-from nanodoc.experiments.learns_without import learns_without
 from nanodoc.experiments.loss_scale import loss_scale
 from nanodoc.experiments.mended_call import may_be_mended, mended_call
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
-from nanodoc.experiments.smaller_rates import may_begin_better, smaller_rates
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.treatment import Treatment, can_be_treated, with_rows
 from nanodoc.experiments.trial import Say, StepTrials, fails
 from nanodoc.experiments.verdict import read
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
-from nanodoc.facts.plateau import late_loss, stuck_at_chance
-from nanodoc.facts.rates import compared, one_unlearnt, slow_enough, worth_larger_updates
-from nanodoc.facts.trials import FAILS, PASSES, Experiment, Pattern, RerunFacts
+from nanodoc.facts.plateau import stuck_at_chance
+from nanodoc.facts.trials import FAILS, PASSES, Experiment, Pattern
 from nanodoc.looks.scheduler import Look, Looks, Place, Stage
 from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.step import StepRunner
@@ -70,6 +67,7 @@ class ExperimentRun:
         self._past = Past(self._trials, kept, say) if kept is not None else None
         self._overfit = Overfit(self._trials, kept, say) if kept is not None else None
         self.pattern = Pattern()
+        self._course = CourseLooks(self._trials, step, say, lambda: self.pattern, self._tell)
         self._evidence = Evidence()
         self.untold = False
         """Replays of this step mean nothing, and no fix is tried by them."""
@@ -92,7 +90,8 @@ class ExperimentRun:
         if getattr(self._recipe.train_step, "draws", False):
             self._overfit = None
         self._register_first(evidence)
-        self._register_course(evidence)
+        if self._past is not None and evidence.trip is None:
+            self._course.register(self._add, evidence, self._past)
         self.looks.run(Stage.LARGER_STEPS)
         return replace(self._evidence, pattern=self.pattern)
 
@@ -122,43 +121,6 @@ class ExperimentRun:
                 first=2,
             )
 
-    def _register_course(self, evidence: Evidence) -> None:
-        """What may be asked of a run whose steps were well."""
-        past, length = self._past, len(compared(evidence))
-        if past is None or evidence.trip is not None:
-            return
-
-        def not_cured() -> bool:
-            return self.pattern.course is None or not self.pattern.course.passing()
-
-        self._add(
-            "narrower first weights and smaller learning rates",
-            lambda place: self._better_start(evidence, past),
-            asks=lambda: not_cured() and may_begin_better(evidence, self._recipe.optimizers),
-            stage=Stage.COURSE,
-            likely=0.1,  # most runs that stand still do so for other reasons
-            runs=4 * length,
-            first=length,
-        )
-        self._add(
-            "calls made in another way",
-            lambda place: self._otherwise(evidence.losses),
-            asks=lambda: not_cured() and one_unlearnt(evidence),
-            stage=Stage.COURSE,
-            likely=0.3,  # of those that learn nothing
-            runs=2 * length,
-            first=length,
-        )
-        self._add(
-            "larger learning rates",
-            lambda place: self._larger_updates(evidence),
-            asks=lambda: not_cured() and worth_larger_updates(evidence),
-            stage=Stage.LARGER_STEPS,
-            likely=0.1,
-            runs=7 * length,
-            first=length,
-        )
-
     def _add(
         self,
         name: str,
@@ -186,6 +148,9 @@ class ExperimentRun:
             )
         )
 
+    def _tell(self, **found: Any) -> None:
+        self.pattern = replace(self.pattern, **found)
+
     def _mend(self) -> None:
         """Which call before the exception, changed, lets the step through."""
         if self.experiments.same().error:  # it raises again
@@ -204,42 +169,6 @@ class ExperimentRun:
 
     def _one_batch(self, overfit: Overfit) -> None:
         self._evidence = replace(self._evidence, overfit=overfit.facts())
-
-    def _better_start(self, evidence: Evidence, past: Past) -> None:
-        """Whether narrower first weights, or smaller steps, would have done far better."""
-        if wide := sure_weights(past, self._recipe.model, evidence, self._step.initialised_at):
-            self.pattern = replace(self.pattern, wide=wide)
-            return
-        slower = smaller_rates(evidence, self._recipe.optimizers, past)
-        self.pattern = replace(self.pattern, slower=slower)
-        checkpoints, lower = self._step.checkpoints, slow_enough(evidence, slower)
-        if lower is not None and checkpoints is not None and self.pattern.growth is None:
-            growth = growth_until(evidence, checkpoints, self._named, self._trials, self._capsule)
-            self.pattern = replace(self.pattern, growth=growth)
-        if lower is not None:
-            until, own = len(compared(evidence)) - 1, list(self._recipe.optimizers)
-            scaled = loss_scale(past, self._trials, own, until)
-            ended = scaled.last_loss if scaled is not None else None
-            if ended is not None and ended < _LOWER * late_loss(compared(evidence)):
-                self.pattern = replace(self.pattern, scaled=scaled)
-            elif slower is not None:
-                self._standardised(evidence, past, until, slower)
-
-    def _otherwise(self, losses: Sequence[float]) -> None:
-        found = learns_without(self._trials, self._step, losses, self._say)
-        self.pattern = replace(self.pattern, without=found)
-
-    def _larger_updates(self, evidence: Evidence) -> None:
-        """What held back a run that learnt nothing."""
-        checkpoints, lower = self._step.checkpoints, slow_enough(evidence, self.pattern.slower)
-        if checkpoints is None or lower is not None or not worth_larger_updates(evidence):
-            return
-        past, model = self._past, self._recipe.model
-        if past is not None and (tiny := tiny_inputs(past, model, evidence)) is not None:
-            self.pattern = replace(self.pattern, far=tiny)
-            return
-        held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
-        self.pattern = replace(self.pattern, held_back=held)
 
     def overfit(self, evidence: Evidence) -> Evidence:
         """The evidence of a run on one batch alone, with its control."""
@@ -385,14 +314,7 @@ class ExperimentRun:
             scaled = loss_scale(past, self._trials, optimizers, until)
             self.pattern = replace(self.pattern, growth=replace(growth, wide=wide, scaled=scaled))
             if wide is None:
-                self._standardised(evidence, past, until, course)
-
-    def _standardised(self, evidence: Evidence, past: Past, until: int, course: RerunFacts) -> None:
-        """Whether the run learns with standardised inputs, and no smaller rate does as well."""
-        far = far_inputs(past, self._recipe.model, evidence, until)
-        if far is not None and better_than_slower(far, course):
-            diverged = course is self.pattern.course
-            self.pattern = replace(self.pattern, far=replace(far, diverged=diverged))
+                self._course.standardised(evidence, past, until, course)
 
     def decide(self, guilty: bool | None) -> None:
         """What the pattern says was the cause. `guilty`: whether samples fail alone."""

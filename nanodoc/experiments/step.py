@@ -22,3 +22,5 @@ class Step:
     indices: Sequence[int] | None = None
     initialised_at: Callable[[str], SourceSpan | None] = lambda name: None
     """The user's line that gave a parameter its values."""
+    frozen_at: Callable[[str], SourceSpan | None] = lambda name: None
+    """The user's line that froze a parameter at values that no checkpoint gave it."""

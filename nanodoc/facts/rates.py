@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import median
+from statistics import median, stdev
 
 from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
@@ -126,6 +126,17 @@ def one_unlearnt(evidence: Evidence) -> bool:
     """One of the losses of such a run is."""
     seen = evidence.inspection
     return seen is not None and seen.unlearnt is not None and _long_enough(evidence)
+
+
+def lower_is_better(evidence: Evidence) -> bool:
+    """One optimizer lowers a finite loss, which compares with targets, or has come down by more
+    than it varies: the losses of critics and policies need not."""
+    seen, losses = evidence.inspection, evidence.losses
+    if len(evidence.optimizer_sites) != 1 or seen is None or not _long_enough(evidence):
+        return False
+    quarter = len(losses) // 4
+    varies = stdev(losses[-quarter:])
+    return bool(seen.pairings) or median(losses[:quarter]) - late_loss(losses) > 2 * varies
 
 
 def _long_enough(evidence: Evidence) -> bool:

@@ -138,6 +138,22 @@ class LearnsWithout:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ThawedFacts:
+    """Parameters that are frozen at their first values, and with which trained the run comes
+    further."""
+
+    parameters: tuple[str, ...]
+    location: SourceSpan
+    """The line that froze the first of them."""
+    steps: int
+    """So many early ones, run again."""
+    loss: float
+    """The late loss that they came to in the run."""
+    trained: float
+    """The late loss that they come to with the parameters trained."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RerunFacts:
     """How the run came to where it broke: growth that was measured, and stretches that were run
     again."""
@@ -292,6 +308,7 @@ class Pattern:
     """What makes the loss larger than a mean, where a finite run with a mean ends far lower."""
     held_back: HeldBackFacts | None = None
     without: LearnsWithout | None = None
+    thawed: ThawedFacts | None = None
     mended: MendedCall | None = None
     """Of a step that raises."""
     far: FarInputs | None = None

@@ -167,6 +167,7 @@ def _differential(engine: WatchedRun, outcome: Outcome, progress: Progress) -> E
         half=amp is not None and amp.dtype == "float16",
         indices=outcome.indices,
         initialised_at=engine.build.initialised_at,
+        frozen_at=engine.build.frozen_fresh_at,
     )
     return ExperimentRun(
         engine.runner,

@@ -156,6 +156,10 @@ class BuildFacts:
         """The line that switched off requires_grad of parameter `name`."""
         return resolved(self.frozen.get(name))
 
+    def frozen_fresh_at(self, name: str) -> SourceSpan | None:
+        """The same of one whose values no checkpoint gave."""
+        return None if name in self.loaded else self.frozen_at(name)
+
     def eval_undone(self, module: torch.nn.Module) -> tuple[SourceSpan, SourceSpan] | None:
         """(where a part of the model was put into eval mode on purpose, where train() took that
         back) of a module in it; None for a part that learns: eval() was for a look only, or

@@ -2,7 +2,9 @@
 Models in training that are completely frozen, whose last layer is frozen at its initial values
 while earlier ones train (for a transformers classifier, also while peft adapters train), in which
 only normalisation layers train, whose adapters are frozen at zero, or that hold one module under
-two names (a target network that should be a copy) and freeze it at its initial values. A frozen
+two names (a target network that should be a copy) and freeze it at its initial values. Also layers
+that the user's code froze at their first values and gave to an optimizer: early steps are run again
+with them trained, and reported if the loss then comes a tenth further. A frozen
 backbone under a trained head is the normal use of freezing and is not reported.
 
 ## Why it matters
@@ -31,6 +33,7 @@ from nanodoc.facts.graph import (
     FROZEN,
     FrozenFacts,
 )
+from nanodoc.facts.trials import ThawedFacts
 from nanodoc.rules.base import count, effects
 
 
@@ -44,6 +47,9 @@ from nanodoc.rules.base import count, effects
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     facts = evidence.ownership
+    if (thawed := evidence.pattern.thawed if evidence.pattern is not None else None) is not None:
+        yield _would_train(rule, evidence, thawed)
+        return
     frozen = facts.frozen if facts is not None else None
     told = _told(evidence, frozen) if frozen is not None and frozen.frozen else None
     if frozen is None or told is None:
@@ -134,3 +140,29 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
             "all belong to normalisation layers.",
         )
     return None
+
+
+def _would_train(rule: Rule, evidence: Evidence, thawed: ThawedFacts) -> Claim:
+    """Of parameters with which trained the run comes further."""
+    first, others = thawed.parameters[0], len(thawed.parameters) - 1
+    more = f" and {count(others, 'more parameter')}" if others else ""
+    verb = "are" if others else "is"
+    return Claim(
+        root=("owner", "frozen"),
+        specificity=Specificity.SPECIAL,
+        stage=Stage.OWNERSHIP,
+        position=-1,
+        finding=rule.finding(
+            confidence=confidence(0.8, 0.5),
+            title=f"{first}{more} {verb} frozen at the first values, and would help if trained",
+            explanation="requires_grad is False, the values are those of the initialisation, and "
+            f"the optimizer was given the frozen parameters. Run again with them trained, "
+            f"{thawed.steps} early steps end at a loss of {thawed.trained:.3g} instead of "
+            f"{thawed.loss:.3g}.",
+            culprit=Culprit(kind="parameter", parameter=first, location=thawed.location),
+            phase="setup",
+            step=None,
+            effects=effects(evidence),
+            fixes=(Fix(title="freeze only what should stay fixed", confidence="likely"),),
+        ),
+    )
