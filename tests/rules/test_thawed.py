@@ -14,9 +14,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 4))
 {freeze}
-optimizer = torch.optim.Adam({given}, lr=5e-3)
+optimizer = torch.optim.Adam({given}, lr=2e-2)
 truth = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
 for step in range(120):
     x = torch.randn(64, 8)
@@ -48,7 +48,7 @@ def test_a_frozen_layer_that_would_help(tmp_path: Path) -> None:
         ("model[0].requires_grad_(False)", "model[2].parameters()"),
         # frozen values that came from elsewhere
         (
-            "model[0].load_state_dict(nn.Linear(8, 32).state_dict()); "
+            "model[0].load_state_dict(nn.Linear(8, 4).state_dict()); "
             "model[0].requires_grad_(False)",
             ALL,
         ),
