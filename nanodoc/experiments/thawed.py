@@ -16,6 +16,8 @@ LONGEST = 150
 SHORTEST = 30
 HELPS = 0.1
 """Of the way that the loss has come: so much further it comes."""
+HALVED = 0.5
+"""Times the loss that the run came to: also far enough, however high it began."""
 _MOSTLY = 0.8
 """Of the later half of the steps, those whose loss is lower: each is the same batch."""
 
@@ -59,7 +61,8 @@ def thawed(trials: StepTrials, step: Step, losses: Sequence[float], say: Say) ->
     pairs = list(zip(course.losses, own, strict=True))[half:]
     lower = sum(new < old for new, old in pairs) / len(pairs)
     late, new = late_loss(own), late_loss(course.losses)
-    if lower < _MOSTLY or late - new < HELPS * abs(own[0] - late):
+    further = late - new >= HELPS * abs(own[0] - late) or 0 < new < HALVED * late
+    if lower < _MOSTLY or not further:
         return None
     return ThawedFacts(
         parameters=tuple(frozen), location=line, steps=len(steps), loss=late, trained=new

@@ -4,7 +4,7 @@ while earlier ones train (for a transformers classifier, also while peft adapter
 only normalisation layers train, whose adapters are frozen at zero, or that hold one module under
 two names (a target network that should be a copy) and freeze it at its initial values. Also layers
 that the user's code froze at their first values and gave to an optimizer: early steps are run again
-with them trained, and reported if the loss then comes a tenth further. A frozen
+with them trained, and reported if the loss then comes a tenth further, or to half. A frozen
 backbone under a trained head is the normal use of freezing and is not reported.
 
 ## Why it matters
