@@ -1,4 +1,4 @@
-"""ND670: the predictions say nothing about their targets, and a call is found without which they
+"""ND672: the predictions say nothing about their targets, and a call is found without which they
 do."""
 
 import json
@@ -41,7 +41,7 @@ def findings(folder: Path, body: str) -> list[dict[str, Any]]:
 )
 def test_rows_in_another_order_than_their_targets(tmp_path: Path, body: str) -> None:
     found = findings(tmp_path, body)
-    assert [one["code"] for one in found][:1] == ["ND670"]
+    assert [one["code"] for one in found][:1] == ["ND672"]
     assert found[0]["culprit"]["location"]["line"] == 13
     assert "with the targets of other samples" in found[0]["explanation"]
 
@@ -61,4 +61,4 @@ def test_rows_in_another_order_than_their_targets(tmp_path: Path, body: str) -> 
     ],
 )
 def test_rows_in_another_order_on_purpose(tmp_path: Path, body: str) -> None:
-    assert "ND670" not in [one["code"] for one in findings(tmp_path, body)]
+    assert "ND672" not in [one["code"] for one in findings(tmp_path, body)]

@@ -32,7 +32,7 @@ from nanodoc.vocabulary.calls import SOFTMAXES
 
 
 @rule(
-    "ND670",
+    "ND672",
     "learns-without",
     "critical",
     "a call without which a training learns that learns nothing",
