@@ -148,6 +148,15 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="power-iteration",
+        file="power_iteration",
+        story="a power iteration that is never normalised",
+        expect="runaway-values",
+        line="self.u = F.normalize(u, dim=0) if self.normalised else u",
+        parameter="0.u",
+        severity="warning",
+    ),
+    Patient(
         name="constant-weights",
         file="first_weights",
         build="constant",

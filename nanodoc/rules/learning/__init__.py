@@ -43,6 +43,7 @@ from nanodoc.rules.learning import (
     repeated_rescaling,
     restored_to_itself,
     rewarded_penalty,
+    runaway_values,
     saturated_activations,
     scheduler_order,
     singleton_softmax,
@@ -128,5 +129,6 @@ RULES = tuple(
         minimised_overlap,
         plateau_mode,
         inverted_ratio,
+        runaway_values,
     )
 )
