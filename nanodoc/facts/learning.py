@@ -20,6 +20,9 @@ _FEWEST = 10
 """Targets for each class that occurs: the distribution of fewer is not known."""
 _FALLING = 0.98
 """Of the median of the quarter before: a loss that falls further is not done."""
+_FAR = 100.0
+"""Times what the best constant answer costs: no calibrated model starts there, and falling from
+there is no learning."""
 _WARMING = 1.5  # times the median rate
 
 
@@ -83,6 +86,7 @@ def no_better_than_constant(evidence: Evidence) -> tuple[CallFacts, ConstantNote
     quarter = len(losses) // 4
     before, late = losses[-2 * quarter : -quarter], losses[-quarter:]
     falling = statistics.median(late) < _FALLING * statistics.median(before)
+    falling = falling and notes.value < _FAR * notes.constant
     enough = notes.targets >= _FEWEST * max(notes.kinds, 4)
     if falling or not enough or notes.value < NO_BETTER * notes.constant or notes.constant <= 0:
         return None
