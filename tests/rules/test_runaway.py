@@ -113,3 +113,16 @@ def test_likelihoods_and_rewards_below_zero() -> None:
 
     assert "ND606" not in codes(run(density, steps=200))
     assert "ND606" not in codes(run(rewarded, steps=200, lr=1e-3))
+
+
+def test_terms_that_begin_small() -> None:
+    """A weight that is annealed from nearly nothing, and a sum over all elements."""
+
+    def annealed(model: Any, batch: Any) -> torch.Tensor:
+        return classified(model, batch) + 1e-12 * model(batch[0]).square().mean()
+
+    def summed(model: Any, batch: Any) -> torch.Tensor:
+        return 1e6 * classified(model, batch) + model(batch[0]).square().sum()
+
+    assert "ND666" not in codes(run(annealed))
+    assert "ND666" not in codes(run(summed))

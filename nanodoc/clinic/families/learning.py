@@ -157,6 +157,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="counted-visits",
+        file="counted_visits",
+        story="a term of 1e11, of counts that were multiplied",
+        expect="absorbed-term",
+        line="fits = -(weights * F.logsigmoid(scores)).sum()",
+        severity="warning",
+    ),
+    Patient(
         name="constant-weights",
         file="first_weights",
         build="constant",

@@ -1,6 +1,7 @@
 """ND6: what does not learn."""
 
 from nanodoc.rules.learning import (
+    absorbed_term,
     accumulating_gradients,
     averaged_weights_kept,
     cannot_overfit_one_batch,
@@ -130,5 +131,6 @@ RULES = tuple(
         plateau_mode,
         inverted_ratio,
         runaway_values,
+        absorbed_term,
     )
 )

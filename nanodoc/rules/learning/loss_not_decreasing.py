@@ -5,9 +5,10 @@ batch, also at ten times the learning rate, and restored: a model whose loss fal
 there is only slow, and is not reported.
 
 A training of at least 100 steps whose loss ends where the best constant answer would be, or above,
-and falls no further, or is still a hundred times as high. What that answer costs is measured from the targets of the last batches: the
-entropy of the labels, the variance of the numbers. Only a single loss against targets that no
-network computes is judged; not those of policies, critics, adversaries or pairs of one batch.
+and falls no further, or is still a hundred times as high. What that answer costs is measured from
+the targets of the last batches: the entropy of the labels, the variance of the numbers. Only a
+single loss against targets that no network computes is judged; not those of policies, critics,
+adversaries or pairs of one batch.
 
 ## Why it matters
 Something between inputs, labels and loss is not connected.
