@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import CallFacts
@@ -18,8 +19,7 @@ NO_BETTER = 0.98
 LONG_ENOUGH = 100  # optimizer steps with a rate above 0
 _FEWEST = 10
 """Targets for each class that occurs: the distribution of fewer is not known."""
-_FALLING = 0.98
-"""Of the median of the quarter before: a loss that falls further is not done."""
+_SURELY = 2.0  # standard errors
 _FAR = 100.0
 """Times what the best constant answer costs: no calibrated model starts there, and falling from
 there is no learning."""
@@ -83,14 +83,20 @@ def no_better_than_constant(evidence: Evidence) -> tuple[CallFacts, ConstantNote
         return None
     if rates[-1] > _WARMING * statistics.median(rates) or not all(map(math.isfinite, losses)):
         return None
-    quarter = len(losses) // 4
-    before, late = losses[-2 * quarter : -quarter], losses[-quarter:]
-    falling = statistics.median(late) < _FALLING * statistics.median(before)
-    falling = falling and notes.value < _FAR * notes.constant
+    falling = _falls(losses) and notes.value < _FAR * notes.constant
     enough = notes.targets >= _FEWEST * max(notes.kinds, 4)
     if falling or not enough or notes.value < NO_BETTER * notes.constant or notes.constant <= 0:
         return None
     return found
+
+
+def _falls(losses: Sequence[float]) -> bool:
+    """The last quarter is below the second one by more than the spread of the batches explains: the
+    run is short."""
+    quarter = len(losses) // 4
+    before, late = losses[quarter : 2 * quarter], losses[-quarter:]
+    spread = math.sqrt((statistics.variance(before) + statistics.variance(late)) / quarter)
+    return statistics.fmean(before) - statistics.fmean(late) > _SURELY * spread
 
 
 def _compared(evidence: Evidence) -> tuple[CallFacts, ConstantNotes] | None:
