@@ -140,7 +140,7 @@ def has_fixed_targets(evidence: Evidence) -> bool:
     losses = _losses(calls)
     if not losses:
         return _by_hand(calls)
-    return all(_is_fixed(calls, loss) for loss in losses)
+    return all(is_fixed(calls, loss) for loss in losses)
 
 
 def is_one_supervised_loss(evidence: Evidence) -> bool:
@@ -269,7 +269,7 @@ def _losses(calls: StepCalls) -> list[CallFacts]:
     ]
 
 
-def _is_fixed(calls: StepCalls, loss: CallFacts) -> bool:
+def is_fixed(calls: StepCalls, loss: CallFacts) -> bool:
     """One side of it is not computed by a network: labels, or numbers that the batch brings."""
     return any(not _by_network(calls, side) for side in loss.arguments[:2])
 

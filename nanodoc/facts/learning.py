@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import CallFacts
-from nanodoc.facts.course import is_one_supervised_loss
+from nanodoc.facts.course import is_fixed, is_one_supervised_loss
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.notes import ConstantNotes
 from nanodoc.vocabulary.calls import SUPERVISED
@@ -36,6 +36,8 @@ class Learning:
     """What it gives at the end of the run, its mean over the last batches that were looked at."""
     constant: float | None = None
     """What the best constant answer costs on the targets of the same batches."""
+    terms: int = 1
+    """How many such loss functions the loss is made of; this one is the largest."""
     other_inputs: float | None = None
     """What it gives with the inputs of other samples, where that was tried."""
     why: str = ""
@@ -46,12 +48,13 @@ class Learning:
         """One line, in words."""
         if self.value is None or self.constant is None:
             return f"not compared with a constant answer: {self.why}"
+        of = f" (largest of {self.terms} terms)" if self.terms > 1 else ""
         others = ""
         if self.other_inputs is not None:
             others = f", {self.other_inputs:.4g} with the inputs of other samples"
         return (
-            f"{self.loss} {self.value:.4g} at the end, {self.constant:.4g} for the best constant "
-            f"answer{others}"
+            f"{self.loss}{of} {self.value:.4g} at the end, {self.constant:.4g} for the best "
+            f"constant answer{others}"
         )
 
 
@@ -65,7 +68,9 @@ def learning_of(evidence: Evidence) -> Learning | None:
     if found is None:
         return Learning(loss="", why=_why(evidence))
     call, notes = found
-    return Learning(loss=call.name, value=notes.value, constant=notes.constant)
+    return Learning(
+        loss=call.name, value=notes.value, constant=notes.constant, terms=_count(evidence)
+    )
 
 
 def no_better_than_constant(evidence: Evidence) -> tuple[CallFacts, ConstantNotes] | None:
@@ -73,7 +78,9 @@ def no_better_than_constant(evidence: Evidence) -> tuple[CallFacts, ConstantNote
     the only loss, against targets that no network computes; rewards, critics, adversaries and
     pairs of one batch are not meant."""
     found, losses = _compared(evidence), evidence.losses
-    if found is None or evidence.trip is not None or not is_one_supervised_loss(evidence):
+    if found is None or evidence.trip is not None or _count(evidence) > 1:
+        return None
+    if not is_one_supervised_loss(evidence):
         return None
     _, notes = found
     rates = [max(step, default=0.0) for step in (evidence.stats.rates if evidence.stats else ())]
@@ -100,27 +107,41 @@ def _falls(losses: Sequence[float]) -> bool:
 
 
 def _compared(evidence: Evidence) -> tuple[CallFacts, ConstantNotes] | None:
-    """The only loss function of the last step for which a constant answer is known."""
+    """The loss function of the last step whose part of the loss is the largest, among those for
+    which a constant answer is known."""
+    best: tuple[float, CallFacts, ConstantNotes] | None = None
+    for call in _terms(evidence):
+        notes = call.notes.constant
+        if notes is None:
+            continue
+        part = abs(notes.value * (call.notes.slope or 0.0))
+        if best is None or part >= best[0]:
+            best = part, call, notes
+    return best[1:] if best is not None else None
+
+
+def _terms(evidence: Evidence) -> list[CallFacts]:
+    """Torch's loss functions in the last step's loss, against targets that no network computes."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
-    if calls is None:
-        return None
-    reaching = calls.reaching_the_loss()
-    known = [call for call in calls.calls if call.index in reaching and call.notes.constant]
-    # a loss of each micro-batch, or of each part: the last is what the run came to
-    if not known or len({(call.name, call.site) for call in known}) > 1:
-        return None
-    call = known[-1]
-    assert call.notes.constant is not None
-    return call, call.notes.constant
+    reaching = calls.reaching_the_loss() if calls is not None else frozenset()
+    return [
+        call
+        for call in (calls.calls if calls is not None else ())
+        if call.index in reaching
+        and call.name in SUPERVISED
+        and len(call.arguments) > 1
+        and calls is not None
+        and is_fixed(calls, call)
+    ]
+
+
+def _count(evidence: Evidence) -> int:
+    """Of lines: a loss of each micro-batch is one."""
+    return len({(term.name, term.site) for term in _terms(evidence)})
 
 
 def _why(evidence: Evidence) -> str:
-    calls = evidence.inspection.calls if evidence.inspection is not None else None
-    reaching = calls.reaching_the_loss() if calls is not None else frozenset()
-    losses = [c for c in calls.calls if c.index in reaching] if calls is not None else []
-    named = list(dict.fromkeys(call.name for call in losses if call.name in SUPERVISED))
-    if len(named) > 1:
-        return f"the loss has several terms ({', '.join(named)})"
+    named = dict.fromkeys(call.name for call in _terms(evidence))
     if named:
-        return f"too few targets of {named[0]} were seen, or its targets have no best constant"
-    return "the loss is not one of torch's loss functions"
+        return f"none is known for {', '.join(named)} with these targets"
+    return "the loss is not one of torch's loss functions against given targets"
