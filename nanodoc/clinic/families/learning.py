@@ -157,6 +157,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="one-memory",
+        file="one_memory",
+        story="a target network that is given the memory of the network that learns",
+        expect="shared-target",
+        line="following = self.target(states[1:])",
+        severity="warning",
+    ),
+    Patient(
         name="counted-visits",
         file="counted_visits",
         story="a term of 1e11, of counts that were multiplied",

@@ -47,6 +47,7 @@ from nanodoc.rules.learning import (
     runaway_values,
     saturated_activations,
     scheduler_order,
+    shared_target,
     singleton_softmax,
     spoiled_logits,
     stale_average,
@@ -132,5 +133,6 @@ RULES = tuple(
         inverted_ratio,
         runaway_values,
         absorbed_term,
+        shared_target,
     )
 )
