@@ -112,8 +112,8 @@ def _compared(evidence: Evidence) -> tuple[CallFacts, ConstantNotes] | None:
     best: tuple[float, CallFacts, ConstantNotes] | None = None
     for call in _terms(evidence):
         notes = call.notes.constant
-        if notes is None:
-            continue
+        if notes is None or notes.constant <= 0:
+            continue  # all targets are one
         part = abs(notes.value * (call.notes.slope or 0.0))
         if best is None or part >= best[0]:
             best = part, call, notes

@@ -48,7 +48,8 @@ class Constants:
         self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
     ) -> ConstantNotes | None:
         """None where no constant answer is known: the loss is no mean or sum of its elements, both
-        sides of it learn, or other weights than those of classes are involved."""
+        sides of it learn, other weights than those of classes are involved, or each sample of a
+        batch is a class of its own."""
         self._calls += 1
         number = isinstance(out, torch.Tensor) and out.numel() == 1
         reduction = options.get("reduction", "mean")
@@ -93,6 +94,8 @@ class Constants:
         if pooled is None or not kept.numel() or int(kept.min()) < 0 or int(kept.max()) >= classes:
             return None
         counts = torch.bincount(kept, minlength=classes).double().cpu()
+        if bool((counts == 1).all()):
+            return None  # each sample is a class of its own, as where a batch is told apart
         by = counts * torch.tensor(weights, dtype=torch.double) if weights else counts
         pooled.counts = by if pooled.counts is None else pooled.counts + by
         size = float(by.sum())
