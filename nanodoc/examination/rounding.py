@@ -6,8 +6,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from nanodoc.instrument.originals import ours
 from nanodoc.instrument.taps import AFTER_STEP, BEFORE_STEP, listening
 from nanodoc.measure.layers import HALF
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.optimizers import copied, rate_of
+from nanodoc.replay.optimizers import copied, rate_of, scaled_rates
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
@@ -36,23 +37,29 @@ _FEWEST = 5
 _HALF_UNIT, _FEWEST_RESTS = 0.51, 64
 
 
-def half_weights(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
-    """The half-precision parameters that optimizers move."""
-    groups = [group for o in optimizers for group in o.param_groups if rate_of(group) != 0]
+def half_weights(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
+    """The half-precision parameters of an optimizer's groups."""
     held = [p for group in groups for p in group["params"] if isinstance(p, torch.Tensor)]
     return [p for p in held if p.dtype in HALF and p.requires_grad and not without_values(p)]
 
 
 def rounded_updates(
-    runner: StepRunner, keeper: StateKeeper, build: BuildFacts, last: StepState
+    runner: StepRunner,
+    keeper: StateKeeper,
+    build: BuildFacts,
+    last: StepState,
+    rates: Sequence[float],
 ) -> RoundingFacts | None:
-    """None where the step can't be run again, where no optimizer steps in it, or where that can't
-    be done in float32."""
-    look = _Look()
+    """`rates` are those of all groups of all optimizers in a usual step: a schedule may have come
+    to 0 by the end. None where the step can't be run again, where no optimizer steps in it, or
+    where that can't be done in float32."""
+    look, left = _Look(), iter(rates)
+    used = {id(o): list(islice(left, len(o.param_groups))) for o in runner.recipe.optimizers}
     with (
         state_preserved(runner, keeper, moving=True),
         warnings_unsaid(),
         contextlib.suppress(UserCodeError, UsageError),
+        scaled_rates(1.0, None, used),
         listening((BEFORE_STEP, look.before), (AFTER_STEP, look.after)),
     ):
         keeper.restore(last)
@@ -87,7 +94,8 @@ class _Look:
         if len(args) > 1 or kwargs:  # besides the optimizer itself: a closure, which moves it twice
             return
         chosen = []
-        for parameter in half_weights([optimizer]):
+        moving = [group for group in optimizer.param_groups if rate_of(group) != 0]
+        for parameter in half_weights(moving):
             gradient = parameter.grad
             if gradient is None or not is_plain(parameter) or not is_plain(gradient):
                 continue

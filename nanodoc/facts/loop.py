@@ -339,8 +339,8 @@ class DataFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundingFacts:
-    """What the optimizers' step of the last batch did to half-precision weights, beside the same
-    step on float32 copies of weights, gradients and state."""
+    """What the optimizers' step of the last batch, at the run's median rates, did to half-precision
+    weights, beside the same step on float32 copies of weights, gradients and state."""
 
     dtype: str
     elements: int

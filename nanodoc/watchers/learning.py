@@ -197,7 +197,7 @@ class LearningWatch(Watch):
                     stage=Stage.CLOSER,
                     likely=0.5,  # most trainings with such weights round most updates away
                     runs=2,
-                    asks=lambda: end.whole and bool(half_weights(self._recipe.optimizers)),
+                    asks=lambda: end.whole and self._has_half_weights(),
                     work=lambda place: self._round(last),
                 )
             )
@@ -233,9 +233,16 @@ class LearningWatch(Watch):
             self._inspector.look(last, writer)
             self.stats = replace(stats, grown=(replace(most, at=writer.found), *others))
 
+    def _has_half_weights(self) -> bool:
+        groups = [group for o in self._recipe.optimizers for group in o.param_groups]
+        return bool(half_weights(groups))
+
     def _round(self, last: StepState) -> None:
-        if not self._writes_files():
-            self._rounding = rounded_updates(self._runner, self._keeper, self._build, last)
+        if self._writes_files():
+            return
+        steps = sorted((rates for rates in self._rates if rates), key=max)
+        usual = steps[len(steps) // 2] if steps else ()
+        self._rounding = rounded_updates(self._runner, self._keeper, self._build, last, usual)
 
     def _measure_data(self, end: RunEnd) -> None:
         last = end.last

@@ -136,3 +136,24 @@ def test_the_run_is_the_same() -> None:
             optimizer.step()
     for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_a_rate_that_comes_to_zero() -> None:
+    """A schedule that has ended by the last step tells nothing of the run before."""
+    for lr, sick in ((3e-4, True), (2e-2, False)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=60)
+        x = torch.randn(60, 32, 16)
+        recipe = Recipe(
+            model=model,
+            loss_fn=lambda model, batch: F.cross_entropy(
+                model(batch[0].bfloat16()).float(), batch[1]
+            ),
+            optimizer=optimizer,
+            scheduler=scheduler,
+            scheduler_interval="step",
+            data=list(zip(x, x[:, :, :4].argmax(2), strict=True)),
+        )
+        assert ("ND605" in codes(diagnose(recipe, 60))) == sick

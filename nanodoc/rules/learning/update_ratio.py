@@ -93,7 +93,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 def _kept(evidence: Evidence) -> float | None:
     """The share of the elements that stayed, at the end of the run but for the end of a schedule.
-    The last step's own, where no other was sampled; None where the rate had gone by then."""
+    The last step's own, where no other was sampled."""
     stats = evidence.stats
     if stats is None or stats.rounding is None:
         return None
@@ -104,7 +104,7 @@ def _kept(evidence: Evidence) -> float | None:
     ]
     if felt:
         return statistics.median(felt[-max(1, len(felt) // 3) :])
-    return stats.rounding.kept if not rates or rates[-1] >= _RATE * highest else None
+    return stats.rounding.kept
 
 
 def _is_lost(seen: RoundingFacts, steps: int) -> bool:
