@@ -141,6 +141,7 @@ class Inspector:
             "maximised": self.maximised(),
             "still": watch.still.found(calls, self._first_weights),
             "unmoved": watch.still.unmoved(self._first_weights),
+            "shared": watch.still.shared(self._runner.recipe.optimizers),
             "augmented": watch.augmentations.apart(),
             "likelihood": watch.likelihoods.minimised(),
             "model_called_at": watch.called_at,

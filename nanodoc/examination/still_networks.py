@@ -122,15 +122,17 @@ class StillNetworks:
 
     def unmoved(self, first: FirstWeights) -> tuple[UnmovedFacts, ...]:
         """Of all that were asked, those that no step has moved."""
+        return tuple(map(_facts, (a for a in self._asked if first.are_those_of(a.module))))
+
+    def shared(self, optimizers: Sequence[torch.optim.Optimizer]) -> tuple[UnmovedFacts, ...]:
+        """Of all that were asked, those whose every parameter lies in the memory of one that an
+        optimizer holds."""
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        held = {_memory(p) for group in groups for p in group["params"]} - {None}
         return tuple(
-            UnmovedFacts(
-                module_type=type(asked.module).__name__,
-                first=asked.first,
-                last=asked.last,
-                asked_at=resolved(asked.place),
-            )
+            _facts(asked)
             for asked in self._asked
-            if first.are_those_of(asked.module)
+            if all(_memory(parameter) in held for parameter in asked.module.parameters())
         )
 
     @ours
@@ -152,6 +154,22 @@ class StillNetworks:
             asked.last = self._position()
             if not any(tensor.requires_grad for _, tensor in tensor_leaves(output)):
                 self._asked.append(asked)
+
+
+def _facts(asked: _Asked) -> UnmovedFacts:
+    return UnmovedFacts(
+        module_type=type(asked.module).__name__,
+        first=asked.first,
+        last=asked.last,
+        asked_at=resolved(asked.place),
+    )
+
+
+def _memory(parameter: torch.Tensor) -> tuple[int, torch.Size] | None:
+    """Where its values lie; None of a tensor that has none of its own."""
+    if without_values(parameter) or not is_plain(parameter) or not parameter.numel():
+        return None
+    return parameter.data_ptr(), parameter.shape
 
 
 def held_by(optimizers: Sequence[torch.optim.Optimizer]) -> set[int]:

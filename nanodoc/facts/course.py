@@ -30,6 +30,8 @@ _ROSE = 2.0  # RULES, ND606: a loss of twice its start
 _ROSE_SOON = 5.0  # in the first steps of a run, which may be rough and come back
 _ROUGH = 30  # steps
 _SURELY = 0.6  # of the late losses: single batches may differ
+_FELL = 100.0  # times the start
+_GOES_ON = 1.02  # times the tenth of the run before
 _GUESSING = 3.0  # times ln C: no model that is only bad is so sure of the wrong class
 
 _ARITHMETIC = frozenset(
@@ -83,6 +85,52 @@ def rise(losses: Sequence[float]) -> Rise | None:
     return found if above >= _SURELY * len(late) else None
 
 
+def falls_further(losses: Sequence[float]) -> bool:
+    """A long run whose loss is below zero by a hundred times its start and more, and falls as fast
+    in its second half as in the first: a likelihood levels off."""
+    if len(losses) < _ROUGH or not all(map(math.isfinite, losses)):
+        return False
+    tenth = max(len(losses) // 10, 3)
+    half = len(losses) // 2
+    late, before = losses[-tenth:], losses[-2 * tenth : -tenth]
+    middle = statistics.median(losses[half : half + tenth])
+    end = statistics.median(late)
+    goes_on = end < 1.5 * min(middle, 0.0) and end < _GOES_ON * min(statistics.median(before), 0.0)
+    return goes_on and end < -_FELL * max(abs(losses[0]), 1.0)
+
+
+def is_weighed(calls: StepCalls) -> bool:
+    """Each sample's part of the loss is multiplied by a number that the model does not compute: a
+    reward or an advantage, whose size is no business of the loss."""
+    seen: set[int] = set()
+    waiting = [calls.calls[index] for index in calls.losses]
+    while waiting:
+        call = waiting.pop()
+        if call.index in seen or call.name in LAYERS:
+            continue
+        seen.add(call.index)
+        learns = [argument for argument in call.arguments if argument.requires_grad]
+        numbers = [a for a in call.arguments if a.dtype.startswith("float") and a.shape]
+        if call.name in FACTORS and learns and len(numbers) > len(learns):
+            return True
+        waiting += [made for a in learns if (made := calls.maker(a)) is not None]
+    return False
+
+
+def lowest_term(calls: StepCalls) -> CallFacts | None:
+    """The term of the loss that is farthest below zero: through sums, differences and numbers."""
+    if not calls.losses:
+        return None
+    call = calls.calls[calls.losses[-1]]
+    while call.name in (*ADDITIONS, *FACTORS, "neg"):
+        made = [calls.maker(a) for a in call.arguments if a.requires_grad and not a.shape]
+        terms = [t for t in made if t is not None and math.isfinite(t.notes.value or math.nan)]
+        if not terms:
+            break
+        call = max(terms, key=lambda term: abs(term.notes.value or 0.0))
+    return call
+
+
 def has_fixed_targets(evidence: Evidence) -> bool:
     """The loss holds one of torch's losses against targets that no network computes, so that it has
     a reason to fall, and no other optimizer works against it."""
@@ -92,7 +140,7 @@ def has_fixed_targets(evidence: Evidence) -> bool:
     losses = _losses(calls)
     if not losses:
         return _by_hand(calls)
-    return all(_is_fixed(calls, loss) for loss in losses)
+    return all(is_fixed(calls, loss) for loss in losses)
 
 
 def is_one_supervised_loss(evidence: Evidence) -> bool:
@@ -221,7 +269,7 @@ def _losses(calls: StepCalls) -> list[CallFacts]:
     ]
 
 
-def _is_fixed(calls: StepCalls, loss: CallFacts) -> bool:
+def is_fixed(calls: StepCalls, loss: CallFacts) -> bool:
     """One side of it is not computed by a network: labels, or numbers that the batch brings."""
     return any(not _by_network(calls, side) for side in loss.arguments[:2])
 

@@ -133,6 +133,9 @@ class InspectionFacts:
     """Where the edges of a graph, given as pairs, are reshaped to two rows."""
     unmoved: tuple[UnmovedFacts, ...] = ()
     """Networks that the step asks, and that are as they were in the first."""
+    shared: tuple[UnmovedFacts, ...] = ()
+    """Networks that the step asks, whose parameters are others than those that optimizers hold, and
+    lie in the same memory."""
     pairs: PairFacts | None = None
     """Of a step whose loss pairs the samples of its batch."""
     stale_averages: tuple[StaleAverage, ...] = ()

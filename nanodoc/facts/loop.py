@@ -341,6 +341,50 @@ class DataFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoundingFacts:
+    """What the optimizers' step of the last batch, at the run's median rates, did to half-precision
+    weights, beside the same step on float32 copies of weights, gradients and state."""
+
+    dtype: str
+    elements: int
+    """With a gradient, of parameters with a rate above 0."""
+    kept: float
+    """The share of them that stayed bitwise as they were."""
+    moved: float
+    """The share of those that the step moves in float32."""
+    ratio: float
+    """The median of their float32 updates, in units in the last place of the weight."""
+    drift: float
+    """The median of |update| / |weight| in float32."""
+    compensated: float
+    """Elements whose update is under a fifth of such a unit and that moved all the same, over as
+    many as stochastic rounding moves: 0 for plain rounding, about 1 for stochastic rounding,
+    compensated sums and master weights elsewhere."""
+    parameter: str
+    """The one with the most elements that stayed."""
+    made_at: SourceSpan | None
+    """The line that cast it, or made it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrownFacts:
+    """A parameter or a buffer that ran away."""
+
+    name: str
+    buffer: bool
+    times: float
+    """Its norm at the end of the run over that before the first step."""
+    late: float
+    """The same over that in the middle of the run."""
+    jump: float
+    """Its largest growth from one sampled step to the next."""
+    size: float
+    """The root of the mean square of its values at the end."""
+    at: SourceSpan | None = None
+    """The line of the step that writes it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatistics:
     """The vital signs of all steps."""
 
@@ -348,6 +392,14 @@ class RunStatistics:
     """Learning rates of every group of every optimizer, step by step."""
     group_ratios: tuple[tuple[int, tuple[float, ...]], ...] = ()
     """(step, |Δw|/|w| of every parameter group) of the steps that were sampled."""
+    kept: tuple[tuple[int, float], ...] = ()
+    """(step, share of the elements of half-precision parameters with a gradient that the step left
+    bitwise as they were) of the steps that were sampled."""
+    rounding: RoundingFacts | None = None
+    grown: tuple[GrownFacts, ...] = ()
+    """The one that grew most first."""
+    weights_grew: float | None = None
+    """The norm of all trained parameters at the end of the run over that before the first step."""
     parameters: tuple[ParameterStats, ...] = ()
     layers: tuple[LayerStats, ...] = ()
     sampled: tuple[int, ...] = ()

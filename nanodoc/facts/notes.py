@@ -85,6 +85,22 @@ class AllLabels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ConstantNotes:
+    """A loss beside that of the best constant answer, over all batches that were looked at so
+    far."""
+
+    value: float
+    """The loss, its mean."""
+    constant: float
+    """What a model costs that ignores its inputs and knows how often each target occurs: the
+    entropy of the labels, the variance of the numbers."""
+    targets: int
+    """How many there are."""
+    kinds: int
+    """How many classes occur among them; 1 for numbers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BlankNotes:
     """Blanks among the labels of a CTC loss."""
 
@@ -180,6 +196,7 @@ class CallNotes:
     loss: LossNotes = _NO_LOSS
     labels: LabelNotes | None = None
     all_labels: AllLabels | None = None
+    constant: ConstantNotes | None = None
     blanks: BlankNotes | None = None
     pairs: PairNotes | None = None
     paired_by_labels: bool | None = None

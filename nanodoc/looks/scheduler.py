@@ -258,6 +258,13 @@ class Looks:
         if what not in names:
             names.append(what)
 
+    def asked(self) -> list[str]:
+        """What was looked at to its end, in words; without what is looked at in every run."""
+        left = {name for names in self._left_out.values() for name in names}
+        looks = [taken.look for taken in self.taken if taken.look.stage < Stage.FIXES]
+        names = [look.name for look in looks if not look.due]
+        return [name for name in dict.fromkeys(names) if name not in left]
+
     def not_checked(self) -> list[tuple[str, str]]:
         """(what, why) of everything that was not looked at. What no time was left for is told by
         group, and by name where something else of the group was looked at."""

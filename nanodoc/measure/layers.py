@@ -26,6 +26,7 @@ from nanodoc.instrument.torch_private import (
 from nanodoc.tensors.host_memory import free_memory
 from nanodoc.tensors.plain import is_plain, without_values
 
+HALF = (torch.bfloat16, torch.float16)
 _FLAT = 0.01  # of the derivative at 0
 _MOST_LAYERS = 512
 _SHARE_OF_MEMORY = 0.1
@@ -58,13 +59,15 @@ class GradientNumbers:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """What one step showed. `ratios` are |Δw|/|w| by parameter and by parameter group; None where
-    nothing stepped."""
+    nothing stepped. `kept` is the share of the elements of half-precision parameters with a
+    gradient, and a rate above 0, that the step left bitwise as they were."""
 
     step: int
     layers: tuple[LayerNumbers, ...]
     gradients: dict[str, GradientNumbers]
     ratios: dict[str, float]
     group_ratios: tuple[float, ...]
+    kept: float | None = None
 
     def by_layer(self) -> dict[str, tuple[float | None, float | None]]:
         """(norm of its parameters' gradients, largest of their ratios) of each module, by its
@@ -106,6 +109,8 @@ class LayerProbe:
         self._gradients: list[str] = []
         self._gradient_numbers: list[torch.Tensor] = []
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._with_gradient: dict[int, torch.Tensor] = {}
+        """Of half-precision parameters, by identity: which elements have a gradient."""
         self.seconds = 0.0
         """Spent in hooks while the step ran."""
 
@@ -180,6 +185,7 @@ class LayerProbe:
             contextlib.suppress(Exception),
             DisableTorchFunction(),
         ):
+            idle = self._idle()
             for parameter, _ in self._before:
                 grad = parameter.grad
                 name = self._names.get(id(parameter))
@@ -191,6 +197,8 @@ class LayerProbe:
                     or name in self._gradients
                 ):
                     continue
+                if parameter.dtype in HALF and id(parameter) not in idle:
+                    self._with_gradient[id(parameter)] = grad.detach() != 0
                 values = grad.detach().float()
                 std, mean = (
                     torch.std_mean(values)
@@ -204,6 +212,25 @@ class LayerProbe:
                 scaled = values / torch.where(largest > 0, largest, torch.ones_like(largest))
                 row = [mean, std, largest, largest * torch.linalg.vector_norm(scaled)]
                 self._gradient_numbers.append(torch.stack(row))
+
+    def _idle(self) -> set[int]:
+        """The identities of the parameters whose rate is 0 now."""
+        groups = [group for o in self._optimizers for group in o.param_groups]
+        still = [
+            group for group in groups if isinstance(group.get("lr"), float) and not group["lr"]
+        ]
+        return {id(p) for group in still for p in group["params"]}
+
+    def _kept(self) -> float | None:
+        """As `Sample`."""
+        asked = [(p, w, self._with_gradient.get(id(p))) for p, w in self._before]
+        rows = [
+            torch.stack([with_gradient.sum(), ((p == w) & with_gradient).sum()])
+            for p, w, with_gradient in asked
+            if with_gradient is not None
+        ]
+        elements, kept = map(sum, zip(*_rows(rows), strict=True)) if rows else (0, 0)
+        return kept / elements if elements else None
 
     def finish(self, step: int) -> Sample:
         """Reads everything, and lets go of the weights as they were."""
@@ -232,6 +259,7 @@ class LayerProbe:
                         groups.append(
                             math.hypot(*(c for c, _ in pairs)) / size if size > 0 else 0.0
                         )
+            kept = self._kept()
             layers = [
                 LayerNumbers(name, kind, row[0], row[1], row[2], row[3], row[4] if flat else None)
                 for (name, kind, flat), row in zip(self._layers, _rows(self._numbers), strict=True)
@@ -241,7 +269,8 @@ class LayerProbe:
                 for name, row in zip(self._gradients, _rows(self._gradient_numbers), strict=True)
             }
         self._before, self._numbers, self._gradient_numbers = [], [], []
-        return Sample(step, tuple(layers), gradients, ratios, tuple(groups))
+        self._with_gradient = {}
+        return Sample(step, tuple(layers), gradients, ratios, tuple(groups), kept)
 
 
 def _fits(parameters: list[torch.Tensor]) -> bool:

@@ -17,6 +17,7 @@ from nanodoc.facts.notes import (
     LossNotes,
     Range,
 )
+from nanodoc.measure.constants import Constants
 from nanodoc.measure.labels import blanks, class_dimension
 from nanodoc.measure.pairs import nearness_of_pairs
 from nanodoc.vocabulary.calls import BINARIES, BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION
@@ -27,20 +28,31 @@ _SLACK = 0.05
 
 
 class LossValues:
-    """Counts the labels of losses with class weights over several batches."""
+    """Counts the labels of losses with class weights over several batches, and what the best
+    constant answer to all targets costs."""
 
     def __init__(self) -> None:
         self._weighted = 0
         self._counts: dict[int, torch.Tensor] = {}
+        self._constants = Constants()
 
     def begin(self) -> None:
         """Another batch is about to be looked at."""
         self._weighted = 0
+        self._constants.begin()
 
     def measure(
         self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
     ) -> CallNotes | None:
         """None for what is no loss function, or is given too little."""
+        found = self._measured(name, tensors, options, out)
+        if found is None or name not in (*CLASSIFICATION, *BINARIES, *REGRESSION):
+            return found
+        return replace(found, constant=self._constants.note(name, tensors, options, out))
+
+    def _measured(
+        self, name: str, tensors: list[torch.Tensor], options: dict[str, Any], out: Any
+    ) -> CallNotes | None:
         if name not in _MEASURED:
             return None
         value, given = number_of(out), tensors[0]

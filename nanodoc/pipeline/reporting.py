@@ -13,6 +13,7 @@ from nanodoc.experiments.run import ExperimentRun
 from nanodoc.experiments.step import Step
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.failure_kinds import device_is_lost
+from nanodoc.facts.learning import learning_of
 from nanodoc.facts.ranks import RankAtStart
 from nanodoc.looks.scheduler import Stage
 from nanodoc.loop.outcome import Outcome
@@ -91,7 +92,8 @@ def reported(
         overfit=evidence.overfit if config.overfit_batch else None,
         of_rank=rank_facts(recipe, outcome, evidence, before),
         amp=evidence.amp_facts,
-        checked=checked(evidence, config.select, config.ignore),
+        learning=learning_of(evidence),
+        checked=(*checked(evidence, config.select, config.ignore), *looks.asked()),
         not_checked=tuple(not_checked),
         unjudged=left,
         looked=looks.used,

@@ -34,10 +34,14 @@ def render_markdown(report: Report) -> str:
     ]
     if not report.findings:
         out += [f"Nothing {'new ' if report.accepted else ''}was found.", ""]
+    if report.learning is not None:
+        out += [f"Learning: {_text(report.learning.text)}", ""]
     for finding in report.findings:
         out += _section(finding)
     if told := accepted_lines(report):
         out += [*(f"- {_text(line)}" for line in told), ""]
+    if report.checked and report.run.command == "run":
+        out += [f"Checked: {_text(', '.join(report.checked))}", ""]
     if report.not_checked:
         out += ["<details><summary>Not checked</summary>", ""]
         out += [f"- {_text(what)}: {_text(why)}" for what, why in report.not_checked]

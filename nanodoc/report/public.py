@@ -17,9 +17,9 @@ from nanodoc.report.report import SCHEMA, Accepted, GradGraph, Report
 
 def public_form(report: Report) -> dict[str, Any]:
     """The report as plain data."""
-    finite = [loss for loss in report.vitals.losses if loss - loss == 0]
-    norms = [norm for norm in report.vitals.grad_norms if norm - norm == 0]
     losses = report.vitals.losses
+    finite = [loss for loss in losses if loss - loss == 0]
+    norms = [norm for norm in report.vitals.grad_norms if norm - norm == 0]
     return {
         "schema": SCHEMA,
         "nanodoc": report.nanodoc,
@@ -50,16 +50,10 @@ def public_form(report: Report) -> dict[str, Any]:
             "update_ratio_last": report.vitals.update_ratios[-1]
             if report.vitals.update_ratios
             else None,
-            "load_share": round(report.vitals.load_share, 4)
-            if report.vitals.load_share is not None
-            else None,
-            "samples_per_second": round(report.vitals.samples_per_second, 2)
-            if report.vitals.samples_per_second is not None
-            else None,
+            "load_share": _rounded(report.vitals.load_share, 4),
+            "samples_per_second": _rounded(report.vitals.samples_per_second, 2),
             "peak_memory": report.vitals.peak_memory,
-            "overhead": round(report.vitals.overhead, 4)
-            if report.vitals.overhead is not None
-            else None,
+            "overhead": _rounded(report.vitals.overhead, 4),
         },
         "artifacts": {"snapshot": None, "history": None, **report.artifacts},
         "graph": _graph(report.graph),
@@ -68,13 +62,18 @@ def public_form(report: Report) -> dict[str, Any]:
         "magnitudes": [asdict(one) for one in report.magnitudes],
         "warnings": [asdict(warning) for warning in report.warnings],
         "preflight": [asdict(check) for check in report.preflight],
-        "overfit": asdict(report.overfit) if report.overfit is not None else None,
+        "learning": report.learning and asdict(report.learning),
+        "overfit": report.overfit and asdict(report.overfit),
         "stats": _stats(report.stats),
         "ranks": [_rank(rank) for rank in report.ranks],
         "tried": [dict(row) for row in report.tried],
         "ops": [_op(op) for op in report.ops],
         "snapshot": asdict(report.snapshot) if report.snapshot is not None else None,
     }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return round(value, digits) if value is not None else None
 
 
 def _accepted(one: Accepted) -> dict[str, Any]:

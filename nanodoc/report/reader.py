@@ -16,6 +16,7 @@ from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.errors import UsageError
 from nanodoc.facts.collectives import collectives_of
 from nanodoc.facts.frames import Magnitude
+from nanodoc.facts.learning import Learning
 from nanodoc.facts.ranks import RankOutcome
 from nanodoc.facts.snapshot import SnapshotFacts
 from nanodoc.report.report import (
@@ -83,6 +84,9 @@ def _report(content: Mapping[str, Any]) -> Report:
         artifacts=_value(Mapping[str, str | None], content.get("artifacts") or {}, "artifacts"),
         interrupted=_value(bool, content.get("interrupted", False), "interrupted"),
         preflight=tuple(_built(Check, row, "preflight") for row in _rows(content, "preflight")),
+        learning=_built(Learning, content["learning"], "learning")
+        if isinstance(content.get("learning"), dict)
+        else None,
         graph=_graph(graph) if isinstance(graph, dict) else None,
         ranks=tuple(_rank(row) for row in _rows(content, "ranks")),
         magnitudes=tuple(

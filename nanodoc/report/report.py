@@ -10,6 +10,7 @@ from typing import Any, Literal
 from nanodoc.diagnosis.finding import Check, Finding
 from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.frames import FrameTable, Magnitude
+from nanodoc.facts.learning import Learning
 from nanodoc.facts.loop import OverfitFacts, RunStatistics, WarningFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.ranks import RankFacts, RankOutcome
@@ -173,6 +174,8 @@ class Report:
     """What torch and the training code warned of during the run."""
     preflight: tuple[Check, ...] = ()
     """What was checked of the first step; only with `--preflight`."""
+    learning: Learning | None = None
+    """Whether it learns: its loss beside that of the best constant answer; only of a run."""
     overfit: OverfitFacts | None = None
     """What came of training on one batch alone; only with `--overfit-batch`."""
     stats: RunStatistics | None = None

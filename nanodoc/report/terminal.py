@@ -184,6 +184,8 @@ def _vitals(report: Report) -> Text:
         out.append(_course("loss", vitals.losses, "per micro-batch" if parts else ""))
     elif vitals.steps and run.command == "run":
         out.append("  loss           not observed: no backward pass began at a loss\n")
+    if report.learning is not None:
+        out.append(f"  learning       {clean(report.learning.text)}\n")
     out.append_text(_norms(vitals, parts))
     if len(set(vitals.rates)) > 1:
         out.append(_course("learning rate", vitals.rates, f"max {_number(max(vitals.rates))}"))
@@ -307,6 +309,8 @@ def _verdict(report: Report) -> Text:
     out.append(f"{steps} step{'' if steps == 1 else 's'})")
     if report.verdict == NOTHING and report.run.command == "run" and steps < SHORT:
         out.append(f"; fewer than {SHORT} steps: what takes longer to show was not seen")
+    if report.verdict == NOTHING and report.run.command == "run" and len(report.checked) < 2:
+        out.append(f"; nothing was asked but {clean(', '.join(report.checked)) or 'that'}")
     if report.run.command == "replay" and report.run.reproduced == "no":
         out.append("; what the run met did not come back")
     if report.interrupted:

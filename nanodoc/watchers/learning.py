@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from nanodoc.examination.last_batches import Inspector
 from nanodoc.examination.last_steps import LastSteps
 from nanodoc.examination.raised_rate import gone_at, raised_at
+from nanodoc.examination.rounding import half_weights, rounded_updates
 from nanodoc.facts.course import update_by_hand
 from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.loop import (
@@ -26,6 +27,7 @@ from nanodoc.facts.loop import (
     LoopFacts,
     LoopMisuse,
     ModeChange,
+    RoundingFacts,
     RunStatistics,
     SchedulerFacts,
 )
@@ -46,6 +48,7 @@ from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.returned import lines_stepping
 from nanodoc.trace.spans import resolved
+from nanodoc.watchers.ledger import Ledger, weights_grew, writer_of
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.other_schedules import other_schedules
 from nanodoc.watchers.sampling import Sampler
@@ -75,12 +78,14 @@ class LearningWatch(Watch):
         super().__init__()
         self.sampler = sampler
         self._runner = runner
+        self._keeper = keeper
         self._recipe = runner.recipe
         self._build = build
         self._loop_protocol = conduct
         self._checkpoints = checkpoints
         self._inspector = Inspector(runner, keeper, build)
         self.warnings = WarningWatch()
+        self._ledger = Ledger(runner.recipe.model)
         self._rates: list[tuple[float, ...]] = []
         self._norms: list[tuple[int, Vitals]] = []
         self._every = 1
@@ -91,6 +96,7 @@ class LearningWatch(Watch):
         self._told: Any = None
         self.inspection: InspectionFacts | None = None
         self.data: DataFacts | None = None
+        self._rounding: RoundingFacts | None = None
         self.update_site: SourceSpan | None = None
         self.stats: RunStatistics | None = None
 
@@ -165,6 +171,7 @@ class LearningWatch(Watch):
         return found
 
     def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
+        self._ledger.note(start.step)
         if start.step % self._every:
             return
         self._norms.append((start.step, vitals))
@@ -183,6 +190,27 @@ class LearningWatch(Watch):
             first = self._checkpoints.first
             seen = LastSteps(self._inspector, self._recipe, self._build, last, past, first)
             seen.register(end.looks, lambda: end.whole)
+            end.looks.add(
+                Look(
+                    name="rounded updates",
+                    group="weights and layers over the steps",
+                    stage=Stage.CLOSER,
+                    likely=0.5,  # most trainings with such weights round most updates away
+                    runs=2,
+                    asks=lambda: end.whole and self._has_half_weights(),
+                    work=lambda place: self._round(last),
+                )
+            )
+            end.looks.add(
+                Look(
+                    name="what ran away",
+                    group="weights and layers over the steps",
+                    stage=Stage.SUMMARY,
+                    likely=0.01,  # after the statistics, which say whether anything has
+                    asks=lambda: end.whole and self.stats is not None and bool(self.stats.grown),
+                    work=lambda place: self._find_writer(last),
+                )
+            )
         end.looks.add(
             Look(
                 name="statistics over the run",
@@ -193,6 +221,28 @@ class LearningWatch(Watch):
                 work=lambda place: self._sum_up(seen, place),
             )
         )
+
+    def _find_writer(self, last: StepState) -> None:
+        """The line of the last step that writes what grew most."""
+        first, stats = self._checkpoints.first, self.stats
+        if first is None or stats is None or self._writes_files():
+            return
+        most, *others = stats.grown
+        writer = writer_of(self._recipe.model, first, most.name)
+        if writer is not None:
+            self._inspector.look(last, writer)
+            self.stats = replace(stats, grown=(replace(most, at=writer.found), *others))
+
+    def _has_half_weights(self) -> bool:
+        groups = [group for o in self._recipe.optimizers for group in o.param_groups]
+        return bool(half_weights(groups))
+
+    def _round(self, last: StepState) -> None:
+        if self._writes_files():
+            return
+        steps = sorted((rates for rates in self._rates if rates), key=max)
+        usual = steps[len(steps) // 2] if steps else ()
+        self._rounding = rounded_updates(self._runner, self._keeper, self._build, last, usual)
 
     def _measure_data(self, end: RunEnd) -> None:
         last = end.last
@@ -277,6 +327,9 @@ class LearningWatch(Watch):
         length = warmup_length(first, given[0] if given else None)
         return replace(
             stats,
+            rounding=self._rounding,
+            grown=self._ledger.grown(self._checkpoints.first),
+            weights_grew=weights_grew(self._recipe.model, self._checkpoints.first),
             given_rates=given,
             betas=tuple(map(_betas, self._recipe.optimizers)),
             warmup_at=warmup_at(self._files(), length) if length is not None else None,

@@ -45,6 +45,7 @@ def course_stats(
     return RunStatistics(
         rates=tuple(rates),
         group_ratios=tuple((sample.step, sample.group_ratios) for sample in samples),
+        kept=tuple((sample.step, sample.kept) for sample in samples if sample.kept is not None),
         parameters=tuple(_parameters(model, by_name, samples, first, build)),
         layers=tuple(_layers(samples, inspection, by_name)),
         sampled=tuple(sample.step for sample in samples),

@@ -1,6 +1,7 @@
 """ND6: what does not learn."""
 
 from nanodoc.rules.learning import (
+    absorbed_term,
     accumulating_gradients,
     averaged_weights_kept,
     cannot_overfit_one_batch,
@@ -44,8 +45,10 @@ from nanodoc.rules.learning import (
     repeated_rescaling,
     restored_to_itself,
     rewarded_penalty,
+    runaway_values,
     saturated_activations,
     scheduler_order,
+    shared_target,
     singleton_softmax,
     spoiled_logits,
     stale_average,
@@ -130,5 +133,8 @@ RULES = tuple(
         minimised_overlap,
         plateau_mode,
         inverted_ratio,
+        runaway_values,
+        absorbed_term,
+        shared_target,
     )
 )

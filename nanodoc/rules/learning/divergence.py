@@ -9,6 +9,11 @@ line that makes them. If a smaller learning rate cures the run and the batches a
 the loss, the learning rate is reported, not the op that finally overflowed. An op that overflows
 although the weights hardly changed is reported by ND204.
 
+A loss is reported, too, that is a hundred times its start below zero, falls as fast in the second
+half of the run as in the first, while the weights have grown to twice their norm; not of several
+optimizers, and not where rewards or advantages weigh it. The term that is farthest below zero is
+named.
+
 A finite loss counts only if it is expected to fall: one of torch's losses against targets that no
 network computes, and at most one optimizer. Otherwise a run is reported only for weights that grew
 a hundredfold along with the loss; for a cross entropy of three times ln C, which is worse than

@@ -9,7 +9,14 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
-from nanodoc.facts.course import has_fixed_targets, rise, worse_than_guessing
+from nanodoc.facts.course import (
+    falls_further,
+    has_fixed_targets,
+    is_weighed,
+    lowest_term,
+    rise,
+    worse_than_guessing,
+)
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import CARRIED
 from nanodoc.facts.ops import Birth
@@ -29,6 +36,9 @@ _ENORMOUS = 1e12
 
 
 _TENFOLD = 10.0  # times the loss at the start
+
+
+_TWICE = 2.0  # times the weights of step 0
 
 
 _THOUSANDFOLD = 1e3
@@ -215,14 +225,25 @@ def _unbounded(evidence: Evidence, growth: Growth) -> bool:
         return False
     fell = -losses[-1] / max(abs(losses[0]), 1.0)
     grew = (growth.weights or 0) >= WEIGHTS_GREW and norms[-1] >= 10 * norms[0]
-    return fell > _LOST or (fell > UNBOUNDED and grew)
+    return fell > _LOST or (fell > UNBOUNDED and grew) or _falls_further(evidence)
+
+
+def _falls_further(evidence: Evidence) -> bool:
+    """The weights grow with a loss that falls and falls, and no second optimizer or reward is its
+    reason."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    grew = evidence.stats.weights_grew if evidence.stats is not None else None
+    if calls is None or (grew or 0.0) < _TWICE or len(evidence.optimizer_sites) > 1:
+        return False
+    return falls_further(evidence.losses) and not is_weighed(calls)
 
 
 def _without_bound(rule: Rule, evidence: Evidence, growth: Growth) -> Claim:
     calls = evidence.inspection.calls if evidence.inspection is not None else None
-    loss = calls.calls[calls.losses[0]] if calls is not None and calls.losses else None
+    loss = lowest_term(calls) if calls is not None else None
     site = next((made for made in evidence.optimizer_sites if made is not None), None)
-    grew = f"{growth.weights:.3g}-fold" if growth.weights else None
+    times = growth.weights or (evidence.stats.weights_grew if evidence.stats is not None else None)
+    grew = f"{times:.3g}-fold" if times else None
     notes = (
         ("loss at the start", evidence.losses[0]),
         ("last loss", evidence.losses[-1]),

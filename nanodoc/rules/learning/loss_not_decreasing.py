@@ -4,6 +4,12 @@ of at least 30 steps outside of a warm-up. The model is then trained for some st
 batch, also at ten times the learning rate, and restored: a model whose loss falls by a fiftieth
 there is only slow, and is not reported.
 
+A training of at least 100 steps whose loss ends where the best constant answer would be, or above,
+and falls no further, or is still a hundred times as high. What that answer costs is measured from
+the targets of the last batches: the entropy of the labels, the variance of the numbers. Only a
+single loss against targets that no network computes is judged; not those of policies, critics,
+adversaries or pairs of one batch.
+
 ## Why it matters
 Something between inputs, labels and loss is not connected.
 
@@ -21,6 +27,7 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.learning import no_better_than_constant
 from nanodoc.facts.plateau import stuck_at_chance
 from nanodoc.rules.learning.claims import (
     Standing,
@@ -38,6 +45,7 @@ _NOTHING = 0.98  # of the loss on one batch alone: less is learning, if slowly
     "the loss stays at the level of guessing",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    yield from _no_better(rule, evidence)
     plateau, overfit = stuck_at_chance(evidence), evidence.overfit
     # a hard task, or too few steps
     if (
@@ -67,4 +75,32 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ],
         fix="check the learning rate, the path from the inputs to the loss, and whether labels "
         "belong to their inputs",
+    )
+
+
+def _no_better(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    found = no_better_than_constant(evidence)
+    if found is None:
+        return
+    call, notes = found
+    steps = len(evidence.losses)
+    of = f"{notes.kinds} classes" if notes.kinds > 1 else "numbers"
+    yield learning_claim(
+        rule,
+        ("stuck",),
+        standing=Standing(scope=Scope.MODEL, specificity=Specificity.FALLBACK),
+        title=f"after {steps} steps the loss is no lower than that of a constant answer: "
+        f"{notes.value:.4g}, and {notes.constant:.4g} for the constant",
+        explanation=f"The best constant is that of the last {notes.targets} targets ({of}). A "
+        "model that ignores its inputs costs as much as this one.",
+        culprit=at_call(call, evidence),
+        step=steps - 1,
+        weight=confidence(0.5),
+        notes=[
+            (f"{call.name} at the end", notes.value),
+            ("best constant answer", notes.constant),
+            ("targets", notes.targets),
+        ],
+        fix="check the path from the inputs to the loss, whether labels belong to their inputs, "
+        "and the learning rate",
     )

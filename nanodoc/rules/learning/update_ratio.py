@@ -1,18 +1,26 @@
 """## What it checks
-Parameters whose values are bitwise the same as at step 0 although they get gradients, an optimizer
-holds them and no learning rate was zero. `--stats` prints the update ratio |Δw|/|w| of each;
-healthy values lie between 1e-5 and 1e-1.
+Weights that stay as they are although they get gradients, an optimizer holds them and no learning
+rate is zero.
+
+For weights in bfloat16 or float16, nanodoc makes the last step once more, and beside it the same
+step on float32 copies of weights, gradients and optimizer state. It warns where most elements stay
+bitwise the same, float32 would move them, and over the run they would have moved visibly. Weights
+that stochastic rounding or a compensated sum moves are not meant.
+
+For weights of any type, it warns where all values are bitwise the same as at step 0. `--stats`
+prints the update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
 
 ## Why it matters
-In bfloat16 a weight of 1.0 changes by 0.008 or not at all: small updates are rounded away, step
-after step.
+bfloat16 has 8 significant bits: a weight of 1.0 changes by 0.008 or not at all. Smaller updates are
+rounded away, step after step, and the loss stops falling early.
 
 ## Example
     model = model.bfloat16()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
 ## Fix
-Keep weights in float32 under autocast, or use an optimizer with master weights.
+Keep weights in float32 under autocast, or use an optimizer with float32 master weights or
+stochastic rounding.
 
 ## See also
 ND506 parameter-not-in-optimizer, ND609 learning-rate-range
@@ -21,13 +29,14 @@ ND506 parameter-not-in-optimizer, ND609 learning-rate-range
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Scope, confidence
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
-from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats
+from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats, RoundingFacts
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
@@ -37,6 +46,10 @@ from nanodoc.rules.learning.claims import (
 from nanodoc.rules.learning.units import shown_names
 
 _FELT = 1e-7  # mean |g|
+_COMPENSATED = 0.25  # of what stochastic rounding moves
+_RATE = 0.1  # of the highest: what follows is the end of a schedule
+_DRIFT = 0.01  # of the weight, over the run: less would not be missed
+_ROOT = ("updates", "none")
 
 
 @rule(
@@ -45,6 +58,11 @@ _FELT = 1e-7  # mean |g|
     "warning",
     "updates too small to change a weight",
     needs=("stats",),
+    thresholds={
+        "kept": Threshold(
+            0.5, "most elements; float32 weights measure 0.000, bfloat16's 0.3 to 0.9"
+        )
+    },
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     stats = evidence.stats
@@ -55,15 +73,85 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         or evidence.trip is not None
     ):
         return
+    steps = evidence.loop.optimizer_steps if evidence.loop is not None else None
+    if steps is not None and steps < SHORTEST:
+        return
+    kept = _kept(evidence)
+    if (
+        stats.rounding is not None
+        and kept is not None
+        and kept >= check.limit(evidence, "kept")
+        and _is_lost(stats.rounding, steps or len(evidence.losses))
+    ):
+        yield _rounded(rule, evidence, stats.rounding, kept)
+        return
     # a warm-up, or a group that is frozen by its rate
     if not stats.rates or any(not rates or min(rates) == 0 for rates in stats.rates):
         return
-    if (
-        evidence.loop is not None
-        and evidence.loop.optimizer_steps is not None
-        and evidence.loop.optimizer_steps < SHORTEST
-    ):
-        return
+    yield from _unmoved(rule, evidence)
+
+
+def _kept(evidence: Evidence) -> float | None:
+    """The share of the elements that stayed, at the end of the run but for the end of a schedule.
+    The last step's own, where no other was sampled."""
+    stats = evidence.stats
+    if stats is None or stats.rounding is None:
+        return None
+    rates = [max(step, default=0.0) for step in stats.rates]
+    highest = max(rates, default=0.0)
+    felt = [
+        share for step, share in stats.kept if step >= len(rates) or rates[step] >= _RATE * highest
+    ]
+    if felt:
+        return statistics.median(felt[-max(1, len(felt) // 3) :])
+    return stats.rounding.kept
+
+
+def _is_lost(seen: RoundingFacts, steps: int) -> bool:
+    """Rounding alone keeps the weights where they are, and float32 would have moved them."""
+    plain = seen.compensated < _COMPENSATED and seen.moved > 0.5
+    return plain and seen.ratio < 1 and seen.drift * steps > _DRIFT
+
+
+def _rounded(rule: Rule, evidence: Evidence, seen: RoundingFacts, kept: float) -> Claim:
+    stats = evidence.stats
+    first = stats.kept[0] if stats is not None and stats.kept else None
+    optimizer = next((site for site in evidence.optimizer_sites if site is not None), None)
+    return learning_claim(
+        rule,
+        _ROOT,
+        standing=Standing(stage=Stage.PRECISION, specificity=Specificity.EXACT),
+        title=f"{kept:.0%} of the {seen.dtype} weights with a gradient no longer move: their "
+        "updates are rounded away",
+        explanation=f"In {seen.dtype}, the optimizer's step leaves them bitwise the same: the "
+        f"median update is {seen.ratio:.2g} of the distance to the next {seen.dtype} number, and "
+        "half of it is needed. The same step on float32 copies moves "
+        f"{seen.moved:.0%} of them.",
+        culprit=Culprit(
+            kind="parameter",
+            parameter=seen.parameter,
+            module=seen.parameter.rpartition(".")[0],
+            location=seen.made_at or optimizer,
+        ),
+        phase="optimizer",
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.7, 0.4, 0.3),
+        notes=[
+            ("do not move at the end", f"{kept:.3f}"),
+            (f"in step {first[0]}", f"{first[1]:.3f}") if first is not None else ("", None),
+            ("median update / unit in the last place", f"{seen.ratio:.2g}"),
+            ("moved in float32", f"{seen.moved:.3f}"),
+            ("most in", seen.parameter),
+        ],
+        fix="keep the weights in float32 and compute under torch.autocast, or use an optimizer "
+        "with float32 master weights",
+    )
+
+
+def _unmoved(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Whole parameters whose values are bitwise those of step 0."""
+    stats, loop = evidence.stats, evidence.loop
+    assert stats is not None
     missing = (
         {p.name for p in evidence.ownership.missing} if evidence.ownership is not None else set()
     )
@@ -73,13 +161,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         if p.trainable and p.moved == 0.0 and _is_felt(p) and p.name not in missing
     ]
     moving = [p for p in stats.parameters if p.moved]
-    loop = evidence.loop
     if not still or (loop and (loop.misuse(DISCARDED) or loop.misuse(NEVER_STEPPED))):
         return
     first = still[0]
     yield learning_claim(
         rule,
-        ("updates", "none"),
+        _ROOT,
         standing=Standing(scope=Scope.LAYERS),
         title=f"{count(len(still), 'parameter')} {'has' if len(still) == 1 else 'have'} not "
         f"changed by a single bit in {len(evidence.losses)} steps: {shown_names(still)}",
