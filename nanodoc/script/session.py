@@ -24,13 +24,12 @@ from nanodoc.script.first_step import RunAgain, as_it_ran, run_again, steps_come
 from nanodoc.script.iteration import Changing, IterationStart, start_of
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
+from nanodoc.script.outward import as_begun, goes_outward, is_epoch
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
 from nanodoc.script.succession import Successor, end_of_training
 from nanodoc.script.trained import Trained
-from nanodoc.script.unused_loss import sick_loss_in
-from nanodoc.tensors.plain import local_of
 from nanodoc.trace.spans import Place, codes_above
 
 
@@ -64,6 +63,7 @@ class ScriptSession(BriefSession):
         self.reached = False  # the steps that were asked for ended the script
         self.unsafe = ""  # what kept the first step from being run again
         self.deferred = ""  # why no step is run again before one is sick
+        self._inner: tuple[Candidate, RunAgain] | None = None  # of the loop inside, if that was it
         self._left_start: IterationStart | None = None  # of the step in the engine's `left`
         self._left_after = 1  # optimizer steps of that
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
@@ -201,6 +201,8 @@ class ScriptSession(BriefSession):
         self.alike, self.differs = again.alike, again.differs
         if again.stop is not None:
             self._end(again.stop)
+        if again.freed and goes_outward(first):
+            return self._go_outward(first, again)
         if not again.holds:
             return self._observe_only(first, again)
         engine.replays = bool(again.same)
@@ -208,6 +210,26 @@ class ScriptSession(BriefSession):
         self._left_start = first.start if engine.left is not None else None
         self._left_after = self._recovered.limits.optimizer_steps
         self.steps = 1
+
+    def _go_outward(self, inner: Candidate, again: RunAgain) -> None:
+        """The step is an iteration of the loop around, which is not over yet."""
+        self._around.close()
+        self.engine, self._inner = None, (inner, again)
+        self._choose_again(as_begun(inner))
+        if not inner.finite:
+            self._begin_engine()
+
+    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._inner is None or (first := self._first) is None or not is_epoch(first):
+            return super()._gradients_complete(optimizer)
+        inner, again = self._inner
+        self._choose_again(inner)
+        self._first = None
+        self._observe_only(inner, again)
+
+    def _choose_again(self, found: Candidate) -> None:
+        self._search.losses = []
+        self._first, self.loop, self.state = found, found.start.loop, State.FIRST
 
     def _observe_only(self, first: Candidate, again: RunAgain) -> None:
         """The step can't be run again, or not while the script goes on, or not by one rank."""
@@ -223,8 +245,8 @@ class ScriptSession(BriefSession):
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
         self._over_with_step(frame)
-        if self._successor is not None or self.state is State.OVER:
-            return  # it trained another model: another session has taken over
+        if self._successor is not None or self.state is not State.WATCHING:
+            return  # it trained another model: another session has taken over; or it is not over
         self._succession.iteration()
         engine = self.engine
         assert engine is not None
@@ -264,7 +286,11 @@ class ScriptSession(BriefSession):
         if frame is not None and error is not None and error.__traceback__ is not None:
             trace = error.__traceback__
             inside = self._loops.running_in(frame, trace.tb_lineno)
-            if trace.tb_frame is frame and self._loops.all[number] in inside:
+            if (
+                trace.tb_frame is frame
+                and self._loops.all[number] in inside
+                and not self._loops.all[number].draws_in(trace)
+            ):
                 if self._loops.all[number] is self.loop:  # and not one around it
                     if isinstance(error, SystemExit):
                         with self._ours():
@@ -289,20 +315,6 @@ class ScriptSession(BriefSession):
         if self.state is State.FIRST and not (gone and self._ended_at_first(frame)):
             self._begin_engine()
         self._close_step(frame, gone=gone)
-
-    def _ended_at_first(self, frame: FrameType | None) -> bool:
-        """The first step, which begins with the optimizer's step of an unwatched one, was left for
-        its loss."""
-        first = self._first
-        if first is None or frame is None or not first.steps_first or self._search.losses:
-            return False
-        loss = sick_loss_in(frame, first.start.loop, self._since)
-        if loss is None:
-            return False
-        self._first = None
-        self._recovered.limits.optimizer_steps = first.optimizer_steps + 1
-        self._sick_first(first, float(local_of(loss.detach())))
-        return True
 
     def _close_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         engine = self.engine

@@ -68,7 +68,13 @@ def test_the_step_is_found_and_nothing_changes(
     assert [finding.code for finding in report.findings] == []
 
 
-@pytest.mark.parametrize("style", [style for style in STYLES if "Net()" in STYLES[style]])
+# its first backward pass is that of an iteration that is not watched
+LATER = "an optimizer that steps at the top of its iteration"
+
+
+@pytest.mark.parametrize(
+    "style", [style for style in STYLES if "Net()" in STYLES[style] and style != LATER]
+)
 def test_a_planted_nan_is_found_at_its_line(style: str, tmp_path: Path) -> None:
     path = script(tmp_path, style, SPOILED)
     report = watched(path)
@@ -77,3 +83,41 @@ def test_a_planted_nan_is_found_at_its_line(style: str, tmp_path: Path) -> None:
     assert found.culprit.location.line == line_of(path, SPOILED), found.title
     again = found.experiments[0]
     assert (again["name"], again["outcome"]) == ("same again", "fails again, bitwise the same")
+
+
+def test_a_nan_that_comes_before_the_optimizer_steps_at_the_top(tmp_path: Path) -> None:
+    spoiled = f"if self.calls == 4: {SPOILED}"
+    path = script(tmp_path, LATER, spoiled)
+    found = watched(path).findings[0]
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(path, SPOILED), found.title
+
+
+def test_a_loader_that_raises_inside_a_comprehension(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        HEAD.replace("BAD", "pass").replace(
+            "torch.manual_seed(0)",
+            "torch.manual_seed(0)\n"
+            "class Data(torch.utils.data.Dataset):\n"
+            "    def __len__(self):\n"
+            "        return 48\n"
+            "    def __getitem__(self, i):\n"
+            "        return X[i], Y[i] // (i - 30)  # raises",
+        )
+        + STYLES["a trainer's step in a list comprehension"]
+        .replace("shuffle=True", "shuffle=False")
+        .replace("TensorDataset(X, Y)", "Data()")
+        .replace("Y[i] // (i - 30)", "Y[i]")
+    )
+    path.write_text(path.read_text().replace("Y[i] // (i - 30)", "Y[i] + 0 * (1 // (i - 30))"))
+    report = watched(path)
+    found = report.findings[0]
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(path, "# raises"), found.title
+    assert "ZeroDivisionError" in found.title
+    assert "nanodoc" not in capsys.readouterr().err.split("Traceback")[-1].replace(
+        str(tmp_path), ""
+    )
