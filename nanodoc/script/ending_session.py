@@ -133,8 +133,6 @@ class EndingSession(SearchSession):
             return
         with self._ours(), self._recovered.left.again(self._recovered):
             self._over_with_step()
-            if self.state is State.FIRST:  # it was the first of the loop around, too
-                self._over_with_step()
             self.over(self._ended_by_left() or Stop())
 
     def told_to_end(self) -> BaseException | None:

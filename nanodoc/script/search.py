@@ -51,6 +51,15 @@ class Candidate:
         """Every loss and gradient that was seen of it."""
         return all(seen.finite for seen in self.fingerprints)
 
+    def outward(self) -> Candidate:
+        """The iteration of the loop around it, as far as it has come; for `chosen` ones."""
+        outer, (first, *later) = self.around, self.fingerprints
+        assert outer is not None
+        losses = [loss for seen in outer.fingerprints for loss in seen.losses]
+        outer.fingerprints = [Fingerprint([*losses, *first.losses], first.gradients), *later]
+        outer.optimizer_steps = self.optimizer_steps
+        return outer
+
 
 class Search:
     """Told of every mark, backward pass and optimizer until the loop is known."""

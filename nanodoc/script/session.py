@@ -24,7 +24,6 @@ from nanodoc.script.first_step import RunAgain, as_it_ran, run_again, steps_come
 from nanodoc.script.iteration import Changing, IterationStart, start_of
 from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Outside
-from nanodoc.script.outward import as_begun, goes_outward, is_epoch
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
@@ -63,7 +62,7 @@ class ScriptSession(BriefSession):
         self.reached = False  # the steps that were asked for ended the script
         self.unsafe = ""  # what kept the first step from being run again
         self.deferred = ""  # why no step is run again before one is sick
-        self._inner: tuple[Candidate, RunAgain] | None = None  # of the loop inside, if that was it
+        self._outer: Loop | None = None  # the loop around, where the step can't be run again alone
         self._left_start: IterationStart | None = None  # of the step in the engine's `left`
         self._left_after = 1  # optimizer steps of that
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
@@ -90,7 +89,11 @@ class ScriptSession(BriefSession):
         elif loop is None:
             super()._begun(number, frame, bound)
         elif number != loop.number:
-            self._succession.other_loop_began(number, self.steps)
+            outer = self._succession.other_loop_began(self._loops.all[number], self.steps)
+            if outer is not None and outer is self._outer and not several_ranks():
+                with self._ours():
+                    self._over_with_step()
+                    self._succeed(Successor(outer))
         else:
             with self._ours():
                 self._next(frame, loop, bound)
@@ -201,8 +204,12 @@ class ScriptSession(BriefSession):
         self.alike, self.differs = again.alike, again.differs
         if again.stop is not None:
             self._end(again.stop)
-        if again.freed and goes_outward(first):
-            return self._go_outward(first, again)
+        if again.freed and first.around is not None:
+            self._outer = first.around.start.loop
+            if not first.finite:  # its optimizer has not stepped yet
+                self._around.close()
+                self._first, self.loop = first.outward(), self._outer
+                return self._begin_engine()
         if not again.holds:
             return self._observe_only(first, again)
         engine.replays = bool(again.same)
@@ -210,26 +217,6 @@ class ScriptSession(BriefSession):
         self._left_start = first.start if engine.left is not None else None
         self._left_after = self._recovered.limits.optimizer_steps
         self.steps = 1
-
-    def _go_outward(self, inner: Candidate, again: RunAgain) -> None:
-        """The step is an iteration of the loop around, which is not over yet."""
-        self._around.close()
-        self.engine, self._inner = None, (inner, again)
-        self._choose_again(as_begun(inner))
-        if not inner.finite:
-            self._begin_engine()
-
-    def _gradients_complete(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._inner is None or (first := self._first) is None or not is_epoch(first):
-            return super()._gradients_complete(optimizer)
-        inner, again = self._inner
-        self._choose_again(inner)
-        self._first = None
-        self._observe_only(inner, again)
-
-    def _choose_again(self, found: Candidate) -> None:
-        self._search.losses = []
-        self._first, self.loop, self.state = found, found.start.loop, State.FIRST
 
     def _observe_only(self, first: Candidate, again: RunAgain) -> None:
         """The step can't be run again, or not while the script goes on, or not by one rank."""
@@ -245,8 +232,8 @@ class ScriptSession(BriefSession):
     def _next(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         """An iteration of the training begins; the one before is over."""
         self._over_with_step(frame)
-        if self._successor is not None or self.state is not State.WATCHING:
-            return  # it trained another model: another session has taken over; or it is not over
+        if self._successor is not None or self.state is State.OVER:
+            return  # it trained another model: another session has taken over
         self._succession.iteration()
         engine = self.engine
         assert engine is not None

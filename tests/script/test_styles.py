@@ -3,6 +3,7 @@ is planted is found at its line."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,28 +97,20 @@ def test_a_nan_that_comes_before_the_optimizer_steps_at_the_top(tmp_path: Path) 
 def test_a_loader_that_raises_inside_a_comprehension(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "train.py"
-    path.write_text(
-        HEAD.replace("BAD", "pass").replace(
-            "torch.manual_seed(0)",
-            "torch.manual_seed(0)\n"
-            "class Data(torch.utils.data.Dataset):\n"
-            "    def __len__(self):\n"
-            "        return 48\n"
-            "    def __getitem__(self, i):\n"
-            "        return X[i], Y[i] // (i - 30)  # raises",
-        )
-        + STYLES["a trainer's step in a list comprehension"]
-        .replace("shuffle=True", "shuffle=False")
-        .replace("TensorDataset(X, Y)", "Data()")
-        .replace("Y[i] // (i - 30)", "Y[i]")
-    )
-    path.write_text(path.read_text().replace("Y[i] // (i - 30)", "Y[i] + 0 * (1 // (i - 30))"))
-    report = watched(path)
-    found = report.findings[0]
+    data = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, i):
+        return X[i], Y[i] + 0 // (i - 30)  # raises
+"""
+    path = script(tmp_path, "a trainer's step in a list comprehension")
+    text = path.read_text().replace("class Trainer:", data + "class Trainer:")
+    path.write_text(text.replace("TensorDataset(X, Y)", "Data()"))
+    found = watched(path).findings[0]
     assert found.culprit.location is not None
     assert found.culprit.location.line == line_of(path, "# raises"), found.title
     assert "ZeroDivisionError" in found.title
-    assert "nanodoc" not in capsys.readouterr().err.split("Traceback")[-1].replace(
-        str(tmp_path), ""
-    )
+    shown = capsys.readouterr().err
+    assert "in __getitem__" in shown
+    assert f"{os.sep}nanodoc{os.sep}" not in shown
