@@ -1,8 +1,8 @@
 """Does one sample of a batch influence the model's output for another? An experiment on the first
 step's input.
 
-The model is called twice more on the arguments of its first call, the second time with sample 0
-changed. After every torch function a fingerprint per sample tells which samples' rows changed: the
+A network is called twice more on the arguments of a call in that step, the second time with sample
+0 changed. After every torch function a fingerprint per sample tells which rows changed: the
 first function that takes rows in which only sample 0 changed and gives back rows in which others
 did too is where samples mix. Two forward passes without a graph cost less than the vector-Jacobian
 product that would show the same, work for integer inputs, and say where.
@@ -12,7 +12,6 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,12 +21,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.accelerator import in_widest, widest
+from nanodoc.examination.network_calls import NetworkCall, mapped
 from nanodoc.facts.graph import LeakFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.originals import call, of_function_mode, ours
+from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import BatchNormBase
-from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import is_freed, local_of
 from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.modules import ModuleStack
@@ -54,39 +53,6 @@ UNCHANGED, CONFINED, PAIRWISE, MIXED, UNKNOWN = (
 
 
 @dataclass(slots=True)
-class ModelCall:
-    """The first call of the whole model in a step: what it was given, and under which autocast."""
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] | None = None
-    autocast: tuple[bool, torch.dtype] | None = None
-
-    @contextlib.contextmanager
-    def caught(self, model: torch.nn.Module, device: torch.device) -> Iterator[ModelCall]:
-        """Remembers the arguments of the first call of `model` inside."""
-        if not takes_hooks(model):
-            yield self
-            return
-
-        @ours
-        def catch(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if self.kwargs is None:
-                self.args, self.kwargs = args, kwargs
-                self.autocast = (
-                    torch.is_autocast_enabled(device.type),
-                    torch.get_autocast_dtype(device.type),
-                )
-            # at once: the training code may copy or pickle its model before the step is over
-            handle.remove()
-
-        handle = model.register_forward_pre_hook(catch, with_kwargs=True)
-        try:
-            yield self
-        finally:
-            handle.remove()
-
-
-@dataclass(slots=True)
 class _Called:
     """One torch function call with the fingerprints of what went in and out."""
 
@@ -99,26 +65,21 @@ class _Called:
 
 
 def find_leak(
-    model: torch.nn.Module,
-    call: ModelCall,
+    call: NetworkCall,
     device: torch.device,
     size: int,
     rewind: Callable[[], None],
     *,
     independent: bool,
 ) -> tuple[LeakFacts | None, str | None]:
-    """The place where samples mix, or why that could not be checked. `rewind` puts the start of the
-    step back."""
-    if call.kwargs is None or call.autocast is None:
-        if not takes_hooks(model):
-            return None, "the model is a TorchScript module, which takes no hooks"
-        return None, "the step never calls the whole model as model(...)"
+    """The place where samples of a network's batch mix, or why that could not be checked. `rewind`
+    puts the start of the step back."""
     try:
         changed = _change((call.args, call.kwargs), size)
         if isinstance(changed, str):
             return None, changed
-        first, before = _run(model, call, (call.args, call.kwargs), device, size, rewind)
-        second, after = _run(model, call, changed, device, size, rewind)
+        first, before = _run(call, (call.args, call.kwargs), device, size, rewind)
+        second, after = _run(call, changed, device, size, rewind)
     except Exception as error:
         # the user's code on an input it has not seen: nothing can be concluded
         return None, f"calling the model again raised {type(error).__name__}"
@@ -137,7 +98,7 @@ def find_leak(
             affected = max(
                 len(_rows(a, b)) for a, b in zip(called.outputs, other.outputs, strict=False)
             )
-            facts = _facts(model, called, affected, size, independent)
+            facts = _facts(call, called, affected, size, independent)
             # a model may read nothing of a sample, and no layer reads others in its place
             told = not unread or facts.kind in ("recurrent", "attention")
             return (replace(facts, unread=unread) if told else None), None
@@ -145,9 +106,9 @@ def find_leak(
 
 
 def _facts(
-    model: torch.nn.Module, called: _Called, affected: int, size: int, independent: bool
+    call: NetworkCall, called: _Called, affected: int, size: int, independent: bool
 ) -> LeakFacts:
-    modules = list(model.named_modules())
+    modules = list(call.network.named_modules(prefix=call.path))
     path, module = modules[called.module] if called.module >= 0 else (None, None)
     own, caller = called.place
     name = called.name
@@ -215,16 +176,14 @@ class _Fingerprints(TorchFunctionMode):
 
 
 def _run(
-    model: torch.nn.Module,
-    call: ModelCall,
+    call: NetworkCall,
     inputs: Any,
     device: torch.device,
     size: int,
     rewind: Callable[[], None],
 ) -> tuple[list[Any], list[_Called]]:
     rewind()
-    assert call.autocast is not None
-    enabled, dtype = call.autocast
+    model, (enabled, dtype) = call.network, call.autocast
     args, kwargs = _copied(inputs)
     norms = [m for m in model.modules() if isinstance(m, BatchNormBase)]
     with (
@@ -348,7 +307,7 @@ def _change(inputs: Any, size: int) -> Any:
             done.append(True)
         return new
 
-    changed = _mapped(inputs, change)
+    changed = mapped(inputs, change)
     if done:
         return changed
     if fitting:
@@ -369,23 +328,7 @@ def _swap_tokens(row: torch.Tensor) -> None:
 
 
 def _copied(inputs: Any) -> Any:
-    return _mapped(inputs, lambda tensor: tensor.detach().clone())
-
-
-def _mapped(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, function) for item in value))
-    if type(value) in (list, tuple):
-        return type(value)(_mapped(item, function) for item in value)
-    if isinstance(value, dict):
-        return (
-            type(value)((key, _mapped(item, function)) for key, item in value.items())
-            if type(value) is dict
-            else value
-        )
-    return value
+    return mapped(inputs, lambda tensor: tensor.detach().clone())
 
 
 def _floats(value: Any, depth: int = 5) -> Iterator[torch.Tensor]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 import torch.autograd.graph
 import torch.distributed
 from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_compiling
 from torch.nn.utils import clip_grad
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
@@ -54,9 +56,11 @@ class _Chain:
         self.called: Callable[..., Any] = self.original
         self.sided: Callable[..., Any] = self.original
         """As `called`, with the changes of sides; the same until it is needed."""
-        chain = self
+        chain, original = self, self.original
 
         def tapped(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # a compiler traces what was there before, and no listener
+                return original(*args, **kwargs)
             # usually there are no sides; or nanodoc itself calls, and no code of the training's
             if (not SIDES.replaced and len(OF_TENSORS) == SIDES.size) or SIDES.ours:
                 return chain.called(*args, **kwargs)
@@ -159,7 +163,7 @@ class StepTap:
     def listen(self, listener: Callable[[torch.optim.Optimizer, Any, Any], Any]) -> Undo:
         """Adds a listener; what is returned takes it away."""
         if not self._listeners:
-            self._handle = self._register(self._called)
+            self._install()
         # a new list: a step may be under way
         self._listeners = [*self._listeners, listener]
 
@@ -173,6 +177,19 @@ class StepTap:
                 self._handle.remove()
 
         return undo
+
+    def leave_uncompiled(self) -> None:
+        """From now on a compiler compiles the optimizer's step alone. It would trace into the
+        listeners, and cut the step into other graphs, which round otherwise."""
+        if self._listeners:
+            self._handle.remove()
+            self._install()
+
+    def _install(self) -> None:
+        called: Callable[..., Any] = self._called
+        if "torch._dynamo" in sys.modules:  # else this would load it
+            called = torch.compiler.disable(called)
+        self._handle = self._register(called)
 
     def _called(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         changed, before = None, SIDES.change(True) if SIDES.are_two else True
@@ -221,6 +238,7 @@ AUTOCAST_ENTERED = Tap(torch.autocast, "__enter__")
 AUTOCAST_LEFT = Tap(torch.autocast, "__exit__")
 INFERENCE_ENTERED = Tap(torch.inference_mode, "__enter__")
 INFERENCE_LEFT = Tap(torch.inference_mode, "__exit__")
+COMPILE = Tap(torch, "compile")
 GRAD_SWITCHED = Tap(torch.set_grad_enabled, "__init__")
 SAVE = Tap(torch, "save")
 LOAD = Tap(torch, "load")

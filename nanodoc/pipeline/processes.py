@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any
 
 from torch.multiprocessing.spawn import ProcessException
@@ -30,6 +30,7 @@ from nanodoc.instrument.torch_private import spawned
 from nanodoc.pipeline.diagnose import diagnose
 from nanodoc.pipeline.ranks import outcome_of_rank
 from nanodoc.pipeline.script import ScriptRun
+from nanodoc.pipeline.shown_errors import without_ours
 from nanodoc.progress import Progress
 from nanodoc.report.merge import merge
 from nanodoc.report.report import Report
@@ -194,7 +195,7 @@ class _Watched:
         except BaseException as error:
             ended = False
             # what is shown of it is the training's own
-            error.__traceback__ = _without_ours(error.__traceback__)
+            error.__traceback__ = without_ours(error.__traceback__)
             raise
         finally:
             # an error of nanodoc's own must not become the training's
@@ -323,12 +324,6 @@ def _forked_by_us(folder: Path, started: Started, loops: Loops) -> Iterator[None
         yield
     finally:
         kind._bootstrap = original
-
-
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and "/nanodoc/" in trace.tb_frame.f_code.co_filename:
-        trace = trace.tb_next
-    return trace
 
 
 def _named(report: Report, number: int) -> Report:

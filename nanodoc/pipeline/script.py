@@ -29,6 +29,7 @@ from nanodoc.pipeline.ranks import before_the_run
 from nanodoc.pipeline.rebuilt import Rebuilt, can_be_repeated, data_of_script
 from nanodoc.pipeline.reporting import reported, unwatched
 from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
+from nanodoc.pipeline.shown_errors import show
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.trainers import TrainerReturned
@@ -211,7 +212,7 @@ class ScriptRun:
             if error.code is not None and not isinstance(error.code, int):
                 print(error.code, file=sys.stderr)
         elif not isinstance(error, KeyboardInterrupt):
-            _shown(error)
+            show(error)
         return True
 
     def _end_of_building(self) -> None:
@@ -386,13 +387,3 @@ def _status(left: SystemExit) -> int:
     if left.code is None:
         return 0
     return left.code if isinstance(left.code, int) else 1
-
-
-def _shown(error: BaseException) -> None:
-    """The traceback as Python shows it, without frames of ours."""
-    whole = trace = error.__traceback__
-    while trace is not None and "/nanodoc/" in trace.tb_frame.f_code.co_filename:
-        trace = trace.tb_next
-    # Python's own hook, which others go on to, shows the error's frames and not those it is given
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
-    error.with_traceback(whole)

@@ -42,6 +42,7 @@ class Body:
             return
         stated = {n for g in ast.walk(function) if isinstance(g, ast.Global) for n in g.names}
         named = [n for n in code.co_varnames if n not in stated and n.isidentifier()]
+        named += loop.targets  # those of a comprehension are variables of its own
         self._shared = [
             name
             for name in dict.fromkeys((*code.co_cellvars, *code.co_freevars))

@@ -54,6 +54,10 @@ class BriefSession(EndingSession):
     def _close_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         """As `_over_with_step`, of a step that is not the first."""
 
+    def _wants_turns(self, loop: Loop) -> bool:
+        engine = self.engine
+        return super()._wants_turns(loop) or (engine is not None and engine.moved_elsewhere)
+
     def begin(self, number: int, frame: FrameType, bound: Mapping[str, Any] | None = None) -> None:
         """As of `SearchSession`."""
         if (

@@ -83,6 +83,20 @@ class EndingSession(SearchSession):
                 self._search.chosen(first)
                 self._sick_first(first, loss)
 
+    def _ended_at_first(self, frame: FrameType | None) -> bool:
+        """The first step, which begins with the optimizer's step of an unwatched one, was left for
+        its loss."""
+        first = self._first
+        if first is None or frame is None or not first.steps_first or self._search.losses:
+            return False
+        loss = sick_loss_in(frame, first.start.loop, self._since)
+        if loss is None:
+            return False
+        self._first = None
+        self._recovered.limits.optimizer_steps = first.optimizer_steps + 1
+        self._sick_first(first, float(local_of(loss.detach())))
+        return True
+
     def broken_off(self, frame: FrameType) -> None:
         """What is around the loop is left, in `frame`, where no mark stands behind the loop: the
         step that is open did not come to its end."""

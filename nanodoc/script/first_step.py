@@ -48,6 +48,8 @@ class RunAgain:
     """All ranks together could do it."""
     deferred: str = ""
     """Why it was not run as long as the script goes on."""
+    freed: bool = False
+    """Its first run has freed a graph that began before it."""
 
     @property
     def alike(self) -> str:
@@ -106,9 +108,11 @@ def run_again(
         recovered.limits.around_backward = None
         if again is None or again.stop is None:
             engine.going_on()
-    kept = _freed(ended[0], engine) if healthy and not again.same else None
-    if kept is not None:
-        return RunAgain(deferred=f"its first run has freed the graph of {kept}, made before it")
+    if error is None and not again.same and _has_freed(ended[0]):
+        kept = freed_in(engine.recipe) if healthy else None
+        if kept is not None or first.around is not None:
+            why = f"its first run has freed the graph of {kept or 'a tensor'}, made before it"
+            return RunAgain(deferred=why, freed=True)
     if compared and again.same:
         watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
@@ -117,12 +121,11 @@ def run_again(
     return again
 
 
-def _freed(ended: Stop | str | None, engine: ScriptEngine) -> str | None:
-    """What is kept from before the step with a graph that has been freed, where that made the
-    second run raise."""
+def _has_freed(ended: Stop | str | None) -> bool:
+    """The second run raised for a graph that the first has freed."""
     failure = ended.failure if isinstance(ended, Stop) else None
     raised = graph_failure(failure.message) if failure is not None else None
-    return freed_in(engine.recipe) if raised in ("backward-twice", "overwritten") else None
+    return raised in ("backward-twice", "overwritten")
 
 
 def _computed(engine: ScriptEngine) -> str | None:

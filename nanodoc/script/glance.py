@@ -27,6 +27,8 @@ class Glance:
     own_batch: Any
     numbers: dict[str, Any]
     recorded: Drawings
+    bound: Mapping[str, Any] | None
+    """What the loop was about to bind."""
 
 
 class Glances:
@@ -63,7 +65,7 @@ class Glances:
             batch[name] = value
         recorded = Drawings()
         recorded.code = self._code
-        return Glance(value if len(batch) == 1 else batch, numbers, recorded)
+        return Glance(value if len(batch) == 1 else batch, numbers, recorded, bound)
 
 
 def start_at(
@@ -76,7 +78,7 @@ def start_at(
     """The start of such an iteration while it runs, as far as it can be told by now. `running` are
     the frames of which one is the iteration's."""
     frame = next((frame for frame in running if frame.f_code is full.code), None)
-    start = full if frame is None else start_of(frame, full.loop, outside, changing)
+    start = full if frame is None else start_of(frame, full.loop, outside, changing, glance.bound)
     return replace(
         start,
         batch=glance.own_batch,

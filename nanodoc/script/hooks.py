@@ -15,6 +15,7 @@ import torch
 from nanodoc.instrument.taps import (
     BACKWARD,
     BEFORE_STEP,
+    COMPILE,
     OPTIMIZER_MADE,
     SCALER_MADE,
     SCALER_STEP,
@@ -62,7 +63,16 @@ def installed(
 
         return call
 
+    def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile(*args: Any, **kwargs: Any) -> Any:
+            compiled = original(*args, **kwargs)
+            BEFORE_STEP.leave_uncompiled()
+            return compiled
+
+        return compile
+
     undo = [
+        COMPILE.listen(compiling),
         OPTIMIZER_MADE.listen(making),
         SCALER_MADE.listen(making),
         SCALER_STEP.listen(scaled),

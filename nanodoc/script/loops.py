@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dis
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OF_EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>")
+_DRAWS = dis.opmap["FOR_ITER"]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,6 +47,8 @@ class Loop:
     whole: bool = False
     """It is no loop: it is the body of a function that makes a backward pass and a step, and that
     somebody else's loop calls, or a branch of a loop's body that does."""
+    in_expression: bool = False
+    """It is a comprehension, a generator expression or a `map`."""
 
     def backward_outside(self, inner: Loop) -> bool:
         """It makes backward passes besides those of a loop inside it."""
@@ -60,6 +65,27 @@ class Loop:
         """The names that the loop binds to `value`. Raises `ValueError` or `TypeError` where that
         cannot be taken apart as the loop says."""
         return _bound(self.target, value) if self.target is not None else {}
+
+    def draws_in(self, trace: TracebackType) -> bool:
+        """The entry of a traceback, of a frame that runs it, says that its next value was drawn, by
+        an expression whose lines are those of its body."""
+        if not self.in_expression:
+            return False
+        inner = trace.tb_next
+        if inner is not None and inner.tb_frame.f_code.co_name in _OF_EXPRESSIONS:
+            trace, inner = inner, inner.tb_next
+        if trace.tb_frame.f_code.co_code[trace.tb_lasti] == _DRAWS:
+            return True
+        return inner is not None and inner.tb_frame.f_code.co_name == "__next__"  # by `map`
+
+    def frame_below(self, frame: FrameType | None) -> FrameType | None:
+        """The innermost frame, of this one and those that called it, that runs the loop's function;
+        a generator may outlive it."""
+        while frame is not None:
+            if frame.f_code.co_filename == self.file and self.runs_in(frame.f_code):
+                return frame
+            frame = frame.f_back
+        return None
 
     def runs_in(self, code: CodeType) -> bool:
         """The code object is that of the loop's function, or of its module."""

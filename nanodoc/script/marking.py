@@ -19,6 +19,7 @@ from nanodoc.script.suspended import (
     is_suspended,
     with_values_kept,
 )
+from nanodoc.script.turns import TURNS, Turning, turning_in
 
 BEGIN, LEFT, EACH = "__nanodoc_begin__", "__nanodoc_left__", "__nanodoc_each__"
 THROUGH = "__nanodoc_through__"
@@ -29,6 +30,7 @@ NAMES = {
     "left": LEFT,
     "each": EACH,
     "through": THROUGH,
+    "turns": TURNS,
     "suspensions": SUSPENSIONS,
 }
 """What `nanodoc.script.marks` has, by the names of a marked source."""
@@ -67,12 +69,31 @@ class _Marker:
     def statements(self, body: list[ast.stmt]) -> list[ast.stmt]:
         marked: list[ast.stmt] = []
         for statement in body:
+            turning = self._turning(statement)
             if isinstance(statement, _LOOPS) and self._wanted(statement):
-                marked += self._loop(statement)
+                [statement] = self._loop(statement, of_turns=bool(turning))
             else:
                 self._within(statement)
-                marked.append(statement)
+            for number in turning:
+                statement = _left_behind([statement], number, statement)
+            marked.append(statement)
         return marked
+
+    def _turning(self, statement: ast.stmt) -> list[int]:
+        """Marks the expressions of a statement that are loops; their numbers."""
+        if isinstance(statement, (*_FUNCTIONS, ast.ClassDef)):
+            return []
+        return [number for found in turning_in(statement) for number in self._turns(found)]
+
+    def _turns(self, found: Turning) -> list[int]:
+        loop = found.as_loop
+        if is_suspended(loop) or not self._wanted(loop):
+            return []
+        draft = self._draft(loop, loop.body)
+        inner = [number for each in found.inner for number in self._turns(each)]
+        self._done(draft, loop.body, found)
+        found.mark(draft.number)
+        return [*inner, draft.number]
 
     def _branch(self, statement: ast.If) -> None:
         """A branch of a loop's body that trains: where the loop has simulated or loaded for long
@@ -130,9 +151,10 @@ class _Marker:
         )
         return not of_module or self._of_library or _trains(loop)
 
-    def _loop(self, loop: _Loop) -> list[ast.stmt]:
+    def _loop(self, loop: _Loop, *, of_turns: bool) -> list[ast.stmt]:
+        """`of_turns`: what it goes over is computed by loops of its own."""
         draft = self._draft(loop, loop.body)
-        if self._inside and isinstance(loop, ast.For):
+        if self._inside and isinstance(loop, ast.For) and not of_turns:
             loop.iter = _at(
                 ast.Call(_at(ast.Name(EACH, ast.Load()), loop.iter), [loop.iter], []), loop.iter
             )
@@ -187,9 +209,11 @@ class _Marker:
         self.found.append(found)
         return _Draft(number, len(self.found) - 1)
 
-    def _done(self, draft: _Draft, body: list[ast.stmt]) -> None:
+    def _done(self, draft: _Draft, body: list[ast.stmt], of: Turning | None = None) -> None:
         """The loops inside of it are marked, too."""
         done = replace(self.found[draft.place], body=tuple(copy.deepcopy(body)))
+        if of is not None:
+            done = replace(done, targets=(*done.targets, *of.outer), in_expression=True)
         self._loops.all[draft.number] = self.found[draft.place] = done
 
 

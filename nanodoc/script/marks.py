@@ -4,12 +4,14 @@ process, nor where a compiler traces them: it sees a function that returns at on
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Protocol
 
 import torch
 
 from nanodoc.script import suspended
+from nanodoc.script.loops import Loop
 from nanodoc.script.suspended import Suspensions
 
 
@@ -23,6 +25,10 @@ class Listener(Protocol):
     def through(self, number: int) -> None: ...
 
     def each(self, values: Any) -> Any: ...
+
+    def turns(self, number: int) -> Loop | None: ...
+
+    def turn(self, number: int, frame: FrameType, bound: Mapping[str, Any]) -> bool: ...
 
     def suspensions(self) -> Suspensions | None: ...
 
@@ -61,6 +67,42 @@ def each(values: Any) -> Any:
     if torch.compiler.is_compiling() or not _listeners:
         return values
     return _listeners[0].each(values)
+
+
+def turns(number: int, values: Any, outer: Mapping[str, Any]) -> Any:
+    """What an expression that is a loop goes over, where somebody wants to know of its iterations;
+    `outer` are the variables of expressions around it."""
+    if torch.compiler.is_compiling() or not _listeners:
+        return values
+    loop = _listeners[0].turns(number)
+    # drawn from in C code: no frame of ours stands between the expression and its iterable
+    return values if loop is None else map(_Turn(loop, outer), values)
+
+
+class _Turn:
+    """Called with each value that goes through."""
+
+    __slots__ = ("_loop", "_outer", "_wanted")
+
+    def __init__(self, loop: Loop, outer: Mapping[str, Any]) -> None:
+        self._loop, self._outer = loop, outer
+        self._wanted = True
+
+    def __call__(self, value: Any) -> Any:
+        if self._wanted and _listeners:
+            self._tell(value)
+        return value
+
+    def _tell(self, value: Any) -> None:
+        frame = self._loop.frame_below(sys._getframe(2))
+        if frame is None or hasattr(type(value), "__next__"):
+            return
+        try:
+            bound = self._loop.bound_by(value)
+        except (TypeError, ValueError):  # it can't be taken apart, as the script is about to see
+            return
+        number = self._loop.number
+        self._wanted = _listeners[0].turn(number, frame, {**self._outer, **bound})
 
 
 class _Suspensions:

@@ -43,11 +43,22 @@ class Candidate:
     """It does."""
     fingerprints: list[Fingerprint] = field(default_factory=list)
     optimizer_steps: int = 0
+    around: Candidate | None = None
+    """The iteration of the loop around it."""
 
     @property
     def finite(self) -> bool:
         """Every loss and gradient that was seen of it."""
         return all(seen.finite for seen in self.fingerprints)
+
+    def outward(self) -> Candidate:
+        """The iteration of the loop around it, as far as it has come; for `chosen` ones."""
+        outer, (first, *later) = self.around, self.fingerprints
+        assert outer is not None
+        losses = [loss for seen in outer.fingerprints for loss in seen.losses]
+        outer.fingerprints = [Fingerprint([*losses, *first.losses], first.gradients), *later]
+        outer.optimizer_steps = self.optimizer_steps
+        return outer
 
 
 class Search:
@@ -120,6 +131,11 @@ class Search:
         self._idle[loop.number] = (self._backwards, count)
         return count > _MOST_IDLE
 
+    def idles(self, number: int) -> bool:
+        """It may have gone on without a backward pass for too long to be watched."""
+        since, count = self._idle.get(number, (self._backwards, 0))
+        return since == self._backwards and count > _MOST_IDLE
+
     def left_for_its_loss(self, number: int) -> Candidate | None:
         """The iteration of a loop that makes backward passes, in which there was none, where no
         optimizer has stepped yet."""
@@ -152,7 +168,7 @@ class Search:
         (`by_closure`), or which begins with the step of the one before it; the loop around it,
         where that makes backward passes of its own. Where no loop is to be seen, the step function
         that runs. A script may also have forgotten its backward passes."""
-        self._stepped, waiting = True, self._backwards > self._stepped_at
+        self._stepped, waiting, inner = True, self._backwards > self._stepped_at, None
         self._stepped_at = self._backwards
         self._in_vain += not self._backwards
         forgotten = not self._backwards and self._in_vain > _STARTING
@@ -173,9 +189,11 @@ class Search:
                 elif found is None:
                     trains = self._backwards > candidate.backwards or (waiting and candidate.waits)
                     if by_closure or forgotten or trains:
-                        found = candidate
+                        found = inner = candidate
                 elif loop.backward_outside(found.start.loop):
-                    found = candidate
+                    found = inner = candidate
+                elif inner is not None:  # of the loop around it alone
+                    inner.around, inner = candidate, None
             frame = frame.f_back
         found = found or whole
         if found is not None and not (by_closure or forgotten):
@@ -214,7 +232,8 @@ class Search:
         while trace is not None and loop is not None:
             frame, line = trace.tb_frame, trace.tb_lineno
             if loop in self._loops.running_in(frame, line):
-                return True, False
+                draws = loop.draws_in(trace)
+                return not draws, draws
             if self._loops.headed_by(frame, line) is loop:
                 return False, True
             trace = trace.tb_next
@@ -223,17 +242,29 @@ class Search:
     def chosen(self, found: Candidate) -> None:
         """The loop is known; its weights have not moved since its iteration began, or `moving` has
         kept them."""
-        recipe, capsule = found.trained.recipe, found.capsule
+        capsule, outer = found.capsule, found.around
         if capsule.weights is None:
-            capsule.weights = copy_weights(list(recipe.model.named_parameters()))
+            capsule.weights = copy_weights(list(found.trained.recipe.model.named_parameters()))
         if not capsule.optimizers:
-            capsule.optimizers = [copy_optimizer(optimizer) for optimizer in recipe.optimizers]
-        # target networks and averages of weights, which the step moves behind its optimizer
-        self._recovered.begin(found.start)
-        capsule.outside = kept_state(recipe)
+            optimizers = found.trained.recipe.optimizers
+            capsule.optimizers = [copy_optimizer(optimizer) for optimizer in optimizers]
+        if outer is not None and outer.trained is found.trained and not found.steps_first:
+            outer.capsule.weights = outer.capsule.weights or capsule.weights
+            outer.capsule.optimizers = outer.capsule.optimizers or capsule.optimizers
+            # its own losses until then
+            outer.fingerprints = [Fingerprint(self.losses[outer.losses : found.losses])]
+            self._keep_outside(outer)
+        else:
+            found.around = None
+        self._keep_outside(found)
         self._candidates = {found.start.loop.number: found}
         self.losses = self.losses[found.losses :]
         self._outside.sinks = self._sinks()
+
+    def _keep_outside(self, found: Candidate) -> None:
+        """Target networks and averages of weights, which a step moves behind its optimizer."""
+        self._recovered.begin(found.start)
+        found.capsule.outside = kept_state(found.trained.recipe)
 
     def over(self) -> None:
         """The first step is over: its copies of weights and optimizers are not kept any longer."""

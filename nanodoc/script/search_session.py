@@ -127,6 +127,24 @@ class SearchSession:
         again = self._outside.given is not None  # an iteration is run again, perhaps after the end
         return self._outside.each(values) if again or self.state is not State.OVER else values
 
+    def turns(self, number: int) -> Loop | None:
+        """The loop, where its iterations are to be told: until the training is known those that may
+        be it, and then that one, as long as nothing is trained elsewhere."""
+        loop = self._loops.all[number]
+        asleep = self.state is State.ASLEEP and not loop.backwards
+        wanted = not asleep and not self._deaf() and self._wants_turns(loop)
+        return loop if wanted else None
+
+    def turn(self, number: int, frame: FrameType, bound: Mapping[str, Any]) -> bool:
+        """An iteration of it begins, and binds this. False where no more are to be told."""
+        self.begin(number, frame, bound)
+        return self._wants_turns(self._loops.all[number])
+
+    def _wants_turns(self, loop: Loop) -> bool:
+        if self.loop is None:
+            return not self._search.idles(loop.number)
+        return loop is self.loop
+
     def suspensions(self) -> Suspensions | None:
         """None where nobody keeps what they come to."""
         if threading.get_ident() != self._thread:

@@ -29,8 +29,6 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
 from nanodoc.script.succession import Successor, end_of_training
 from nanodoc.script.trained import Trained
-from nanodoc.script.unused_loss import sick_loss_in
-from nanodoc.tensors.plain import local_of
 from nanodoc.trace.spans import Place, codes_above
 
 
@@ -64,6 +62,7 @@ class ScriptSession(BriefSession):
         self.reached = False  # the steps that were asked for ended the script
         self.unsafe = ""  # what kept the first step from being run again
         self.deferred = ""  # why no step is run again before one is sick
+        self._outer: Loop | None = None  # the loop around, where the step can't be run again alone
         self._left_start: IterationStart | None = None  # of the step in the engine's `left`
         self._left_after = 1  # optimizer steps of that
         self.unseen: set[str] = set()  # loops that trained and were not watched, as file:line
@@ -90,7 +89,11 @@ class ScriptSession(BriefSession):
         elif loop is None:
             super()._begun(number, frame, bound)
         elif number != loop.number:
-            self._succession.other_loop_began(number, self.steps)
+            outer = self._succession.other_loop_began(self._loops.all[number], self.steps)
+            if outer is not None and outer is self._outer and not several_ranks():
+                with self._ours():
+                    self._over_with_step()
+                    self._succeed(Successor(outer))
         else:
             with self._ours():
                 self._next(frame, loop, bound)
@@ -201,6 +204,12 @@ class ScriptSession(BriefSession):
         self.alike, self.differs = again.alike, again.differs
         if again.stop is not None:
             self._end(again.stop)
+        if again.freed and first.around is not None:
+            self._outer = first.around.start.loop
+            if not first.finite:  # its optimizer has not stepped yet
+                self._around.close()
+                self._first, self.loop = first.outward(), self._outer
+                return self._begin_engine()
         if not again.holds:
             return self._observe_only(first, again)
         engine.replays = bool(again.same)
@@ -264,7 +273,11 @@ class ScriptSession(BriefSession):
         if frame is not None and error is not None and error.__traceback__ is not None:
             trace = error.__traceback__
             inside = self._loops.running_in(frame, trace.tb_lineno)
-            if trace.tb_frame is frame and self._loops.all[number] in inside:
+            if (
+                trace.tb_frame is frame
+                and self._loops.all[number] in inside
+                and not self._loops.all[number].draws_in(trace)
+            ):
                 if self._loops.all[number] is self.loop:  # and not one around it
                     if isinstance(error, SystemExit):
                         with self._ours():
@@ -289,20 +302,6 @@ class ScriptSession(BriefSession):
         if self.state is State.FIRST and not (gone and self._ended_at_first(frame)):
             self._begin_engine()
         self._close_step(frame, gone=gone)
-
-    def _ended_at_first(self, frame: FrameType | None) -> bool:
-        """The first step, which begins with the optimizer's step of an unwatched one, was left for
-        its loss."""
-        first = self._first
-        if first is None or frame is None or not first.steps_first or self._search.losses:
-            return False
-        loss = sick_loss_in(frame, first.start.loop, self._since)
-        if loss is None:
-            return False
-        self._first = None
-        self._recovered.limits.optimizer_steps = first.optimizer_steps + 1
-        self._sick_first(first, float(local_of(loss.detach())))
-        return True
 
     def _close_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:
         engine = self.engine

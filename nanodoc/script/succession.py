@@ -52,9 +52,12 @@ class Succession:
         """The model has parameters that it did not have when the training began."""
         return any(p.requires_grad and id(p) not in self._model for p in model.parameters())
 
-    def other_loop_began(self, number: int, steps: int) -> None:
-        """An iteration of a loop that is not watched, after so many watched steps."""
-        self._begun[number] = steps
+    def other_loop_began(self, loop: Loop, steps: int) -> Loop | None:
+        """An iteration of a loop that is not watched, after so many watched steps. The loop, where
+        its last iteration has held a few of them."""
+        inside = steps - self._begun.get(loop.number, 0)
+        self._begun[loop.number] = steps
+        return loop if 0 < inside <= _MOST_INSIDE else None
 
     def iteration(self) -> None:
         """The watched loop begins an iteration."""

@@ -47,6 +47,11 @@ def frame_kind(filename: str) -> int:
     return kind
 
 
+def is_ours(filename: str) -> bool:
+    """It is a file of nanodoc's own, and none that stands for a user's."""
+    return filename.startswith(_NANODOC) and not filename.startswith(_CLINIC)
+
+
 def _classify(filename: str) -> int:
     if filename.startswith("<") and not filename.startswith("<ipython"):
         return SKIP

@@ -19,7 +19,8 @@ import torch
 from nanodoc.errors import UserCodeError
 from nanodoc.examination.followed_step import FollowedStep
 from nanodoc.examination.grad_graph import GraphExaminer
-from nanodoc.examination.leak import ModelCall, find_leak
+from nanodoc.examination.leak import find_leak
+from nanodoc.examination.network_calls import NetworkCall, NetworkCalls
 from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.examination.retained_tensors import KeptTensors
 from nanodoc.facts.calls import RangeFacts
@@ -35,11 +36,12 @@ from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
+from nanodoc.tensors.nested import takes_hooks
 from nanodoc.tensors.plain import without_values
 from nanodoc.tensors.sums import fingerprint
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.spans import Place, resolve
-from nanodoc.watchers.sample_dimension import count_samples
+from nanodoc.watchers.sample_dimension import batches_of, count_samples, drawn_by, rows_of
 from nanodoc.watchers.watch import NOTHING, RunEnd, Watch
 
 look_through(__file__)
@@ -73,7 +75,7 @@ class GraphWatch(Watch):
         self._keeper = keeper
         self._build = build
         self._named = list(runner.recipe.model.named_parameters())
-        self._call = ModelCall() if leak_check else None
+        self._calls = NetworkCalls() if leak_check else None
         self._range_check = range_check
         self._examiner = GraphExaminer(runner, keeper)
         self._with_gradient: set[str] = set()
@@ -90,7 +92,7 @@ class GraphWatch(Watch):
         self.leak: LeakFacts | None = None
         self.growing: tuple[GrowingFacts, ...] = ()
         self._sizes: list[dict[str, int]] = []
-        if self._call is None:
+        if self._calls is None:
             self.notes.append((LEAK, "switched off (--no-leak-check)"))
 
     def follow(self, capsule: StepState) -> FollowedStep | None:
@@ -151,15 +153,18 @@ class GraphWatch(Watch):
         return self._build.grad_switched_off_at()
 
     def around_step(self, start: StepState) -> contextlib.AbstractContextManager[Any]:
-        """The model's arguments of the first step are remembered for the leak check."""
-        if start.step or self._call is None:
+        """What the networks are given in the first step is remembered for the leak check."""
+        if start.step or self._calls is None:
             return NOTHING
-        return self._call.caught(self._runner.recipe.model, self._runner.device)
+        model = self._runner.recipe.model
+        # compiled parts and fused attention compute otherwise where they have hooks
+        parts = not self._build.is_compiled(model) and not self.fused()
+        return self._calls.caught(model, self._runner.device, parts=parts)
 
     def let_go(self) -> None:
-        """Forgets the model's arguments and those of the call that failed: the device has no memory
-        left for what they hold."""
-        self._call = None
+        """Forgets what networks and the call that failed were given: the device has no memory left
+        for what that holds."""
+        self._calls = None
         if self._followed is not None:
             self._followed.functions.failing = None
 
@@ -225,8 +230,8 @@ class GraphWatch(Watch):
                 stage=Stage.LAST_STEPS,
                 likely=0.05,  # few models mix samples, and they learn nearly as well
                 runs=4,  # some forward passes, and one that is traced where a leak shows
-                asks=lambda: self._call is not None,
-                work=lambda place: self._aside(lambda: self._check_leak(first)),
+                asks=lambda: self._calls is not None,
+                work=lambda place: self._check_leaks(first),
             )
         )
         grown = list(self._grown()) if last is not None else []
@@ -319,40 +324,60 @@ class GraphWatch(Watch):
                 where = self._examiner.keeper_of(last, name)
             self.growing = (*self.growing, GrowingFacts(name=name, nodes=nodes, kept_at=where))
 
-    def _check_leak(self, capsule: StepState) -> None:
-        assert self._call is not None
-        call, self._call = self._call, None
-        size, why = count_samples(self._runner.recipe.data, capsule.batches)
-        if why is not None:
-            self.notes.append((LEAK, why))
-            return
+    def _check_leaks(self, capsule: StepState) -> Iterator[None]:
+        assert self._calls is not None
+        recipe, found = self._runner.recipe, list(self._calls.found.values())
+        self._calls = None
+        if not found:
+            self.notes.append((LEAK, _uncalled(recipe.model)))
+        size, doubt = count_samples(drawn_by(recipe), batches_of(capsule))
+        for number, call in enumerate(found):
+            if number:
+                yield
+            with state_preserved(self._runner, self._keeper):
+                why = self._check_leak(capsule, call, size, doubt)
+            if why is not None:
+                self.notes.append((LEAK, f"{call.path}: {why}" if call.path else why))
+
+    def _check_leak(
+        self, capsule: StepState, call: NetworkCall, size: int, doubt: str | None
+    ) -> str | None:
+        """Looks for one in a network; why that was not possible. Where no row of its input has
+        changed another one's output, it does not matter whether the rows are samples."""
+        rows, why = rows_of(call, size, doubt)
+        if rows < 2:
+            return why
         try:
-            self.leak, reason = find_leak(
-                self._runner.recipe.model,
+            leak, reason = find_leak(
                 call,
                 self._runner.device,
-                size,
+                rows,
                 lambda: self._keeper.restore(capsule),
-                independent=_collated(self._runner.recipe.data),
+                independent=why is None and _collated(drawn_by(self._runner.recipe)),
             )
         finally:  # forward passes without a backward pass leave what FSDP2 gathered for them
             as_between_steps(self._runner.recipe.model)
-        if (
-            self.leak is not None
-            and self.leak.op.module
-            and self.leak.layer_type
-            and self.leak.kind in ("recurrent", "attention")
-        ):
-            self.leak = replace(self.leak, built_at=self._build.layer_made_at(self.leak.op.module))
-        if reason is not None:
-            self.notes.append((LEAK, reason))
+        if leak is None or self.leak is not None:
+            return reason
+        if why is not None:
+            return f"rows of its input influence each other, but {why}"
+        if leak.op.module and leak.layer_type and leak.kind in ("recurrent", "attention"):
+            leak = replace(leak, built_at=self._build.layer_made_at(leak.op.module))
+        self.leak = leak
+        return reason
 
     def _aside(self, look: Callable[[], None]) -> None:
         with state_preserved(self._runner, self._keeper):
             look()
 
 
-def _collated(data: object) -> bool:
+def _uncalled(model: torch.nn.Module) -> str:
+    if not takes_hooks(model):
+        return "the model is a TorchScript module, which takes no hooks"
+    return "the step calls neither the model nor a part of it"
+
+
+def _collated(loader: Any) -> bool:
     """The batches are put together from single samples, which are then independent of each
     other."""
-    return isinstance(data, torch.utils.data.DataLoader) and data.batch_sampler is not None
+    return getattr(getattr(loader, "_index_sampler", None), "batch_size", None) is not None

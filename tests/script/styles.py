@@ -379,4 +379,104 @@ async def main():
     digest(model)
 asyncio.run(main())
 """,
+    "a trainer's step in a list comprehension": """
+class Trainer:
+    def __init__(self, model):
+        self.model, self.optimizer = model, torch.optim.Adam(model.parameters(), lr=0.05)
+    def step(self, x, y):
+        loss = F.cross_entropy(self.model(x), y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+def main():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+    trainer = Trainer(Net())
+    for epoch in range(2):
+        losses = [trainer.step(x, y) for x, y in loader]  # step
+        print(epoch, losses)
+    digest(trainer.model)
+main()
+""",
+    "a generator expression that is summed, at the top of a file": """
+x = "kept"
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+def advance(x, y):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+for epoch in range(2):
+    total = sum(
+        advance(x, y)
+        for x, y in loader  # step
+        if len(x) == 8
+    )
+    print(epoch, total, x)
+digest(model)
+""",
+    "a step that is mapped over the batches": """
+def fit(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    def go(batch):
+        x, y = batch
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+    for epoch in range(2):
+        for loss in map(go, loader):  # step
+            print(loss)
+    print(list(map(lambda batch: round(go(batch), 4), loader)))
+model = Net()
+fit(model, DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True))
+digest(model)
+""",
+    "epochs and batches in one comprehension": """
+def main():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True)
+    model = Net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    def advance(epoch, x, y):
+        loss = F.cross_entropy(model(x), y) / (1 + epoch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+    print({(epoch, i): advance(epoch, x, y)
+           for epoch in range(2)
+           for i, (x, y) in enumerate(loader)})  # step
+    digest(model)
+main()
+""",
+    "an optimizer that steps at the top of its iteration": """
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+optimizer.zero_grad()
+for epoch in range(2):
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True):  # step
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        print(loss.item())
+digest(model)
+""",
+    "losses that were made before the loop over the optimizers": """
+one, two = Net(), Net()
+pairs = [(one, torch.optim.Adam(one.parameters())), (two, torch.optim.Adam(two.parameters()))]
+for x, y in DataLoader(TensorDataset(X, Y), batch_size=8, shuffle=True):  # step
+    losses = [F.cross_entropy(model(x), y) for model, _ in pairs]
+    for (model, optimizer), loss in zip(pairs, losses):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    print([loss.item() for loss in losses])
+digest(one, two)
+""",
 }

@@ -3,6 +3,7 @@ is planted is found at its line."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,7 +69,13 @@ def test_the_step_is_found_and_nothing_changes(
     assert [finding.code for finding in report.findings] == []
 
 
-@pytest.mark.parametrize("style", [style for style in STYLES if "Net()" in STYLES[style]])
+# its first backward pass is that of an iteration that is not watched
+LATER = "an optimizer that steps at the top of its iteration"
+
+
+@pytest.mark.parametrize(
+    "style", [style for style in STYLES if "Net()" in STYLES[style] and style != LATER]
+)
 def test_a_planted_nan_is_found_at_its_line(style: str, tmp_path: Path) -> None:
     path = script(tmp_path, style, SPOILED)
     report = watched(path)
@@ -77,3 +84,33 @@ def test_a_planted_nan_is_found_at_its_line(style: str, tmp_path: Path) -> None:
     assert found.culprit.location.line == line_of(path, SPOILED), found.title
     again = found.experiments[0]
     assert (again["name"], again["outcome"]) == ("same again", "fails again, bitwise the same")
+
+
+def test_a_nan_that_comes_before_the_optimizer_steps_at_the_top(tmp_path: Path) -> None:
+    spoiled = f"if self.calls == 4: {SPOILED}"
+    path = script(tmp_path, LATER, spoiled)
+    found = watched(path).findings[0]
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(path, SPOILED), found.title
+
+
+def test_a_loader_that_raises_inside_a_comprehension(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 48
+    def __getitem__(self, i):
+        return X[i], Y[i] + 0 // (i - 30)  # raises
+"""
+    path = script(tmp_path, "a trainer's step in a list comprehension")
+    text = path.read_text().replace("class Trainer:", data + "class Trainer:")
+    path.write_text(text.replace("TensorDataset(X, Y)", "Data()"))
+    found = watched(path).findings[0]
+    assert found.culprit.location is not None
+    assert found.culprit.location.line == line_of(path, "# raises"), found.title
+    assert "ZeroDivisionError" in found.title
+    shown = capsys.readouterr().err
+    assert "in __getitem__" in shown
+    assert f"{os.sep}nanodoc{os.sep}" not in shown

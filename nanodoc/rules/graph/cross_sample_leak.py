@@ -1,5 +1,6 @@
 """## What it checks
-At the end of the run, the model is called again on its first input, and once more with sample 0
+At the end of the run, each network of the first step (the model, an actor and a critic, the parts
+of a model that is not called as a whole) is called again on its input, and once more with sample 0
 changed (without a graph, with BatchNorm using its running statistics). If the output of other
 samples changes, the finding names the first call that mixed them: a recurrent or attention layer
 that treats the batch as time, a softmax over the batch, a view that regroups elements. Critical if
