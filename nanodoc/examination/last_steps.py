@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanodoc.errors import UsageError, UserCodeError
+from nanodoc.examination.equal_scores import became_equal, equal_in
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.last_batches import Inspector, is_sure
 from nanodoc.examination.leaking_op import LeakingOp
@@ -84,6 +85,8 @@ class LastSteps:
         self._add(looks, "later tokens and padding", 0.2, 2, self._looks_up_ids, self._sequences)
         self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
         self._add(looks, "labels of pairs", 0.1, 1, may_be_pairs, self._swapped_pairs)
+        # equal scores are there already: only their line is asked for
+        self._add(looks, "scores that became equal", 0.9, 2, equal_in, self._equal)
         # few write dropout by hand, and half of these forget eval mode
         self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
         # most losses of pairs are right, which the first weights then show
@@ -144,6 +147,11 @@ class LastSteps:
         look = PairLabels()
         self._inspector.look(self._last, look)
         return {"swapped_pairs": look.swapped}
+
+    def _equal(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        with self._inspector.aside():
+            replayer = self._inspector.replayer()
+            return {"equal": became_equal(replayer, self._last, calls)}
 
     def _still_dropping(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         """The calls of dropout, other than those of dropout layers, that drop in eval mode."""

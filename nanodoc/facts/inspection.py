@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 
@@ -122,6 +123,7 @@ class InspectionFacts:
     swapped_pairs: SwappedPairs | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
+    equal: EqualFacts | None = None
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
     causal_mask_at: SourceSpan | None = None
@@ -130,6 +132,18 @@ class InspectionFacts:
     """The line that gives the model its inputs."""
     reader_at: SourceSpan | None = None
     """The line that makes a library's module whose attention reads later tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EqualFacts:
+    """The op of the last step from which on the predictions are equal along an axis."""
+
+    call: int
+    """Position of the loss that was given them."""
+    axis: int
+    """Of its predictions."""
+    size: int
+    op: OpFacts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
