@@ -124,6 +124,7 @@ class InspectionFacts:
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
     equal: EqualFacts | None = None
+    large: LargeFacts | None = None
     mask_at: SourceSpan | None = None
     """The line that makes the part of the batch that is a mask of padded ids."""
     causal_mask_at: SourceSpan | None = None
@@ -144,6 +145,26 @@ class EqualFacts:
     """Of its predictions."""
     size: int
     op: OpFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LargeFacts:
+    """What made the loss of the last step huge."""
+
+    op: OpFacts
+    """The op that made values so large, or the first to read what came into the step like that."""
+    name: str
+    """What came so: "constant" for a tensor that was made before the step, or a buffer's name; ""
+    where the op made the values."""
+    largest: float
+    """|value|"""
+    made_at: SourceSpan | None = None
+    """The line of the user's code where values of what came were first so large, or that made the
+    factor by which a line multiplied them again and again."""
+    variable: str = ""
+    """What held these there."""
+    grown_at: SourceSpan | None = None
+    """That line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -56,6 +57,10 @@ class _Call:
     around it run after it."""
     returned: FirstLine | None = None
     """Of the last bad value that a function called by the statement gave back."""
+    runs: Counter[int] = field(default_factory=Counter)
+    """How often each statement has run, by its line."""
+    binders: dict[str, int] = field(default_factory=dict)
+    """The line of the statement that bound a name last."""
 
 
 class FirstLines:
@@ -74,6 +79,7 @@ class FirstLines:
         self._reads: dict[tuple[str, int], tuple[FirstLine, Statement, str]] = {}
         self._read: dict[int, tuple[Any, int]] = {}
         self._stack: list[_Call] = []
+        self._makers: dict[FirstLine, tuple[_Call, Statement, list[tuple[str, SourceSpan]]]] = {}
 
     def __enter__(self) -> FirstLines:
         self._until = time.monotonic() + self._seconds
@@ -114,6 +120,16 @@ class FirstLines:
             if inside and shown_path(file) == place.file:
                 return line, name
         return None
+
+    def factor_of(self, line: FirstLine) -> FirstLine | None:
+        """Where the line has run again and again, and reads one array that stays what it is: where
+        this was made, and its name."""
+        if line not in self._makers:
+            return None
+        call, statement, factors = self._makers[line]
+        if call.runs[statement.line] < 2 or len(factors) != 1:
+            return None
+        return FirstLine(factors[0][1], factors[0][0])
 
     # -- the trace function ------------------------------------------------------------------------
 
@@ -174,10 +190,13 @@ class FirstLines:
         statement = call.statement
         if statement is None:
             return
+        call.runs[statement.line] += 1
         for name in statement.names:
             value = _value(frame, name)
             old, before = call.before.get(name, (None, 0))
             changed = name in statement.bound
+            if changed and value is not old:
+                call.binders[name] = statement.line
             if value is old and not changed:
                 continue
             bad = self._bad(value, anew=changed)
@@ -200,7 +219,10 @@ class FirstLines:
         if call.returned is not None:
             return call.returned
         code = frame.f_code
-        return FirstLine(line_span(code.co_filename, statement.line, code.co_qualname), name)
+        here = line_span(code.co_filename, statement.line, code.co_qualname)
+        line = FirstLine(here, name)
+        self._makers.setdefault(line, (call, statement, _factors(call, frame, statement)))
+        return line
 
     def _returned(self, call: _Call, frame: FrameType, value: Any) -> None:
         if call.statement is not None:
@@ -246,6 +268,23 @@ class FirstLines:
         if _is_large(value):
             self._read[id(value)] = (value, bad)
         return bad
+
+
+def _factors(call: _Call, frame: FrameType, statement: Statement) -> list[tuple[str, SourceSpan]]:
+    """The arrays and tensors that a statement reads and leaves as they are, which another statement
+    of the function bound once: by their names, with that line."""
+    code = frame.f_code
+    return [
+        (name, line_span(code.co_filename, call.binders[name], code.co_qualname))
+        for name in statement.names
+        if call.binders.get(name) != statement.line
+        and call.runs[call.binders.get(name, -1)] == 1
+        and _is_array(_value(frame, name))
+    ]
+
+
+def _is_array(value: Any) -> bool:
+    return bool(getattr(value, "ndim", None))
 
 
 def _memory_of(value: Any) -> int | None:

@@ -14,6 +14,8 @@ from nanodoc.tensors.plain import is_plain
 from nanodoc.tensors.slices import equal_along, slack
 
 _MOST_VALUES = 4096
+_JUMP = 1e4
+"""An op that makes a value so many times as large has made its size."""
 
 
 class Property(Protocol):
@@ -153,3 +155,41 @@ class EqualSlices:
         """Some input varied along the axis, or the op made nothing but zeros of what it was given.
         What is spread by broadcasting did not vary."""
         return Slices.VARY in before or (after is Slices.ZERO and bool(before))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a floating tensor is."""
+
+    largest: float
+    """|value|, of those that are finite."""
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """Property: some |value| is `least` or more."""
+
+    least: float
+
+    def of(self, tensor: torch.Tensor) -> Size | None:
+        if not tensor.numel() or not tensor.is_floating_point() or not is_plain(tensor):
+            return None
+        with torch.no_grad(), DisableTorchFunction():
+            largest = float(tensor.detach().nan_to_num(0.0, 0.0, 0.0).abs().max())
+        return Size(largest, tensor.numel())
+
+    def held(self, known: Size | None) -> bool:
+        return known is not None and known.largest >= self.least
+
+    def passes(self, before: Size, after: Size) -> bool:
+        return after.largest <= max(_JUMP, 10 * before.largest) * before.largest
+
+    def born(self, before: Sequence[Size | None], after: Size) -> bool:
+        """The result is far larger than the inputs, their squares and their sums."""
+        known = [size for size in before if size is not None]
+        if not known:
+            return False
+        largest = max(size.largest for size in known)
+        elements = max(size.elements for size in known)
+        return after.largest > max(_JUMP, 10 * largest, elements * max(largest, 1.0)) * largest
