@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,8 +60,6 @@ class _Call:
     """Of the last bad value that a function called by the statement gave back."""
     runs: Counter[int] = field(default_factory=Counter)
     """How often each statement has run, by its line."""
-    binders: dict[str, int] = field(default_factory=dict)
-    """The line of the statement that bound a name last."""
 
 
 class FirstLines:
@@ -79,7 +78,9 @@ class FirstLines:
         self._reads: dict[tuple[str, int], tuple[FirstLine, Statement, str]] = {}
         self._read: dict[int, tuple[Any, int]] = {}
         self._stack: list[_Call] = []
-        self._makers: dict[FirstLine, tuple[_Call, Statement, list[tuple[str, SourceSpan]]]] = {}
+        self._bound: dict[int, tuple[weakref.ref[Any], FirstLine, Statement]] = {}
+        """Arrays and tensors, bad or not: the line that gave each its last name."""
+        self._makers: dict[FirstLine, tuple[_Call, Statement, list[FirstLine]]] = {}
 
     def __enter__(self) -> FirstLines:
         self._until = time.monotonic() + self._seconds
@@ -129,7 +130,7 @@ class FirstLines:
         call, statement, factors = self._makers[line]
         if call.runs[statement.line] < 2 or len(factors) != 1:
             return None
-        return FirstLine(factors[0][1], factors[0][0])
+        return factors[0]
 
     # -- the trace function ------------------------------------------------------------------------
 
@@ -191,12 +192,14 @@ class FirstLines:
         if statement is None:
             return
         call.runs[statement.line] += 1
+        code = frame.f_code
         for name in statement.names:
             value = _value(frame, name)
             old, before = call.before.get(name, (None, 0))
             changed = name in statement.bound
-            if changed and value is not old:
-                call.binders[name] = statement.line
+            if changed and value is not old and _is_array(value):
+                line = line_span(code.co_filename, statement.line, code.co_qualname)
+                self._bound[id(value)] = (weakref.ref(value), FirstLine(line, name), statement)
             if value is old and not changed:
                 continue
             bad = self._bad(value, anew=changed)
@@ -221,8 +224,19 @@ class FirstLines:
         code = frame.f_code
         here = line_span(code.co_filename, statement.line, code.co_qualname)
         line = FirstLine(here, name)
-        self._makers.setdefault(line, (call, statement, _factors(call, frame, statement)))
+        self._makers.setdefault(line, (call, statement, self._factors(frame, statement)))
         return line
+
+    def _factors(self, frame: FrameType, statement: Statement) -> list[FirstLine]:
+        """The arrays and tensors that a statement reads and that another one has made: that one's
+        line, and the name that it gave."""
+        values = (_value(frame, name) for name in statement.names)
+        known = (self._bound.get(id(value)) for value in values if _is_array(value))
+        return [
+            line
+            for value, line, made in filter(None, known)
+            if value() is not None and made is not statement
+        ]
 
     def _returned(self, call: _Call, frame: FrameType, value: Any) -> None:
         if call.statement is not None:
@@ -268,19 +282,6 @@ class FirstLines:
         if _is_large(value):
             self._read[id(value)] = (value, bad)
         return bad
-
-
-def _factors(call: _Call, frame: FrameType, statement: Statement) -> list[tuple[str, SourceSpan]]:
-    """The arrays and tensors that a statement reads and leaves as they are, which another statement
-    of the function bound once: by their names, with that line."""
-    code = frame.f_code
-    return [
-        (name, line_span(code.co_filename, call.binders[name], code.co_qualname))
-        for name in statement.names
-        if call.binders.get(name) != statement.line
-        and call.runs[call.binders.get(name, -1)] == 1
-        and _is_array(_value(frame, name))
-    ]
 
 
 def _is_array(value: Any) -> bool:

@@ -52,7 +52,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     what = "samples" if found.axis == 0 else "classes" if found.axis == 1 else "positions"
     here = _calls_at(calls, found)
     why, fix = _why(here, found)
-    function = next((name for name in (*ATTENTION, *SOFTMAXES) if name in here), found.op.short)
+    public = (name for name in here if name in (*ATTENTION, *SOFTMAXES) or name in found.op.short)
+    function = next(public, found.op.short)
     yield learning_claim(
         rule,
         location_key(found.op.site) or ("equal", found.call),

@@ -35,9 +35,6 @@ from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, Standing, learning_claim
 from nanodoc.vocabulary.calls import REGRESSION
 
-_COMPARING = ("sub", "rsub", *REGRESSION)
-"""Ops of a target: ND645 judges its size."""
-
 
 @rule(
     "ND671",
@@ -56,8 +53,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if min(abs(losses[0]), abs(losses[-1])) < check.limit(evidence, "loss"):
         return
-    if found.name and found.op.short in _COMPARING:
-        return
+    if found.name and found.op.short in ("sub", "rsub", *REGRESSION):
+        return  # targets: ND645 judges their size
     where = found.made_at or found.op.site
     yield learning_claim(
         rule,
