@@ -14,6 +14,8 @@ from nanodoc.tensors.plain import is_plain
 from nanodoc.tensors.slices import equal_along, slack
 
 _MOST_VALUES = 4096
+_CLEARLY = 1e-3
+"""Slices that differ by so much of the largest value differ by more than rounding."""
 _JUMP = 1e4
 """An op that makes a value so many times as large has made its size."""
 
@@ -106,7 +108,7 @@ class Slices(Enum):
     EQUAL = auto()
     VARY = auto()
     OTHER = auto()
-    """It has no such axis, and its elements differ."""
+    """It has no such axis, or its slices differ by little: from layer to layer less is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,9 @@ class EqualSlices:
                 return Slices.EQUAL
             if self._merged(tensor, allowed):
                 return Slices.EQUAL
-            return Slices.VARY if axes else Slices.OTHER
+            clearly = _CLEARLY * float(tensor.detach().abs().max())
+            varies = any(not equal_along(tensor, axis, clearly) for axis in axes)
+            return Slices.VARY if varies else Slices.OTHER
 
     def _merged(self, tensor: torch.Tensor, allowed: float) -> bool:
         """Of a tensor whose first axis is this one and another, merged."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nanodoc.diagnosis.claim import Claim, Specificity, Stage, confidence
+from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
@@ -57,7 +57,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     yield learning_claim(
         rule,
         location_key(found.op.site) or ("equal", found.call),
-        standing=Standing(stage=Stage.WIRING, specificity=Specificity.SPECIAL),
+        # layers that are dead or saturated for all samples have their cause elsewhere
+        standing=Standing(
+            stage=Stage.WIRING,
+            specificity=Specificity.SPECIAL,
+            scope=Scope.CAUSE if found.axis else Scope.LAYERS,
+        ),
         title=f"the scores are equal for all {found.size} {what} from this {function} on",
         explanation=f"What goes into it differs along these {what}, what comes out does not; "
         f"{loss.name} is given the same score for each. {why}",
