@@ -9,7 +9,7 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.inspection import EqualFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.trace.birth import birth
+from nanodoc.trace.birth import birth, ops_behind
 from nanodoc.trace.examine import Request
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.properties import EqualSlices
@@ -37,7 +37,7 @@ def became_equal(replayer: Replayer, capsule: StepState, calls: StepCalls) -> Eq
     wanted = EqualSlices(shape[axis])
     first = replayer.replay(capsule).trace
     losses = [ref for name, ref in first.marks.items() if name.startswith("loss:")]
-    asked = {index for ref in losses for index in first.ancestors(ref, _MOST_OPS)}
+    asked = ops_behind(first, losses)
     requests = {index: Request(wanted=wanted) for index in asked}
     trace = replayer.replay(capsule, requests).trace
     if not same_ops(first, trace, asked):

@@ -8,13 +8,12 @@ from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.inspection import LargeFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.trace.birth import birth
+from nanodoc.trace.birth import birth, ops_behind
 from nanodoc.trace.examine import Request
 from nanodoc.trace.properties import Large
 
 HUGE = 1e6
 """A mean over calibrated outputs lies below, and so does the sum over a batch of pictures."""
-_MOST_OPS = 20_000
 
 
 def is_huge(calls: StepCalls) -> bool:
@@ -30,7 +29,7 @@ def made_large(replayer: Replayer, capsule: StepState) -> LargeFacts | None:
         return None
     number = max(range(len(first.losses)), key=lambda index: abs(first.losses[index]))
     mark = f"loss:{number}"
-    asked = set(first.trace.ancestors(first.trace.marks[mark], _MOST_OPS))
+    asked = ops_behind(first.trace, [first.trace.marks[mark]])
     wanted = Large(HUGE)
     requests = {index: Request(wanted=wanted) for index in asked}
     trace = replayer.replay(capsule, requests).trace
@@ -44,6 +43,10 @@ def made_large(replayer: Replayer, capsule: StepState) -> LargeFacts | None:
     if op.site is None or (leaf is not None and leaf.startswith(("param:", "batch"))):
         return None
     if leaf is None:
-        return LargeFacts(op=op, name="", largest=op.outputs[0].absmax or 0.0)
+        made = op.outputs[0]
+        written = op.short.startswith("lift") and made.numel == 1
+        return None if written else LargeFacts(op=op, name="", largest=made.absmax or 0.0)
     given = max(op.inputs, key=lambda facts: facts.absmax or 0.0)
+    if given.numel == 1:  # a number that somebody wrote
+        return None
     return LargeFacts(op=op, name=leaf.removeprefix("buffer:"), largest=given.absmax or 0.0)

@@ -12,7 +12,7 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.refusals import refused
 from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import Replayer
-from nanodoc.trace.birth import birth
+from nanodoc.trace.birth import birth, ops_behind
 from nanodoc.trace.examine import OpDetail, Request
 from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.properties import OutOfRange
@@ -23,7 +23,6 @@ _LAST = 16
 """Ops before the exception: checks of arguments read the value before they raise."""
 _MESSAGE = 400
 """Ops that write the values into the message of a check, behind it."""
-_MOST_OPS = 2000
 
 
 def left_range(
@@ -38,15 +37,8 @@ def left_range(
     if first.error is None:
         return None
     last = _last_ops(first.trace, checked=failure.type == "ValueError")
-    asked = {
-        *last,
-        *(
-            index
-            for number in last
-            for ref in first.trace.records[number].inputs
-            for index in first.trace.ancestors(ref, _MOST_OPS)
-        ),
-    }
+    read = (ref for number in last for ref in first.trace.records[number].inputs)
+    asked = {*last, *ops_behind(first.trace, read)}
     requests = {index: Request(wanted=wanted) for index in asked}
     trace = replayer.replay(capsule, requests).trace
     if not same_ops(first.trace, trace, asked):

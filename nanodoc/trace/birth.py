@@ -6,16 +6,17 @@ from a value that has it, through the ops that only hand it on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nanodoc.trace.graph import StepTrace
     from nanodoc.trace.properties import Property
-    from nanodoc.trace.record import Ref
+    from nanodoc.trace.record import Record, Ref
 
 _LONGEST = 2000  # ops
+_MOST_OPS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ def birth(trace: StepTrace, ref: Ref, wanted: Property, reader: int) -> Origin |
     return None
 
 
+def ops_behind(trace: StepTrace, refs: Iterable[Ref]) -> set[int]:
+    """The ops that have to be asked for a property, so that a walk from these values finds its
+    birth."""
+    behind = {index for ref in refs for index in trace.ancestors(ref, _MOST_OPS)}
+    return behind | {i for i, record in enumerate(trace.records) if _lifts(record)}
+
+
+def _lifts(record: Record) -> bool:
+    return record.info.name.startswith("aten.lift_fresh")
+
+
 def _passed_on(
     trace: StepTrace, index: int, wanted: Property, before: Sequence[Any], after: Any
 ) -> Ref | None:
@@ -63,7 +75,7 @@ def _passed_on(
 def _lifted(trace: StepTrace, ref: Ref) -> int | None:
     """The op by which a tensor made of Python's values came into the step, if one did."""
     for index, record in enumerate(trace.records):
-        if record.info.name.startswith("aten.lift_fresh") and record.inputs[0][0] is ref[0]:
+        if _lifts(record) and record.inputs[0][0] is ref[0]:
             return index
     return None
 

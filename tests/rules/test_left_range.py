@@ -220,3 +220,14 @@ def test_labels_of_the_data() -> None:
     place: Any = found.culprit.location
     assert (found.name, place.line) == ("label-out-of-range", marked(__file__, "of the data"))
     assert "leave the range" not in found.explanation
+
+
+def test_numbers_of_the_line_itself() -> None:
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        special = torch.tensor([0, 3, TABLE])  # numbers
+        words = model.words(special.flip(0))
+        return F.cross_entropy(model(words), batch["pixels"][:3] % CLASSES)
+
+    found = diagnose(_recipe(loss), 4)[0]
+    place: Any = found.culprit.location
+    assert (found.name, place.line) == ("index-out-of-range", marked(__file__, "numbers"))
