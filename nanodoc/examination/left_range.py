@@ -79,14 +79,14 @@ def _last_ops(trace: StepTrace, *, checked: bool) -> range:
 def _refused(
     trace: StepTrace, details: dict[int, OpDetail], wanted: OutOfRange, found: RangeFacts | None
 ) -> Iterator[tuple[int, Ref]]:
-    """The values that the last ops read and that are out of range, the last first, each with its
-    reader: those that are known from the call that was refused, then others."""
-    candidates = [
-        (index, trace.records[index].inputs[position], held)
-        for index, detail in sorted(details.items(), reverse=True)
-        for position, held in reversed([*enumerate(detail.known_in)])
-        if held is not None and held.integral == wanted.whole
-    ]
-    for index, ref, held in candidates:
-        if found is None or held.spans(found.minimum, found.maximum):
-            yield index, ref
+    """The values that the last ops read and that are out of range, the last op first, each with its
+    reader. Indices come behind what they index, and hold those of the call that was refused;
+    probabilities come before their weights."""
+    order = 1 if wanted.high == 1 and not wanted.whole else -1
+    for index, detail in sorted(details.items(), reverse=True):
+        inputs = zip(trace.records[index].inputs, detail.known_in, strict=False)
+        for ref, known in [*inputs][::order]:
+            if known is None or known.integral != wanted.whole:
+                continue
+            if found is None or known.holds(found.minimum, found.maximum):
+                yield index, ref

@@ -50,9 +50,9 @@ class Outside:
     """Those out of range; None where there are too many."""
     integral: bool
 
-    def spans(self, low: float, high: float) -> bool:
-        """These are the smallest and the largest of the values."""
-        return bool(self.values) and (min(self.values), max(self.values)) == (low, high)  # type: ignore[arg-type]  # checked
+    def holds(self, *values: float) -> bool:
+        """All of these are among the values."""
+        return self.values is not None and self.values.issuperset(values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class OutOfRange:
     whole: bool
 
     def of(self, tensor: torch.Tensor) -> Outside | None:
-        if tensor.dtype == torch.bool or not tensor.numel() or not is_plain(tensor):
+        if not tensor.numel() or not is_plain(tensor):
+            return None
+        if tensor.dtype == torch.bool or tensor.is_complex():
             return None
         with torch.no_grad(), DisableTorchFunction():
             values = tensor.detach()

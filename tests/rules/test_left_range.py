@@ -231,3 +231,28 @@ def test_numbers_of_the_line_itself() -> None:
     found = diagnose(_recipe(loss), 4)[0]
     place: Any = found.culprit.location
     assert (found.name, place.line) == ("index-out-of-range", marked(__file__, "numbers"))
+
+
+def test_weights_of_a_loss_are_no_probabilities() -> None:
+    """They are above 1, and so is the input: that is told."""
+
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        weights = 3 * torch.ones(32, CLASSES)
+        mixed = 1.5 + model(batch["x"]).sigmoid()  # mixed
+        target = F.one_hot(batch["pixels"] % CLASSES, CLASSES).float()
+        return F.binary_cross_entropy(mixed, target, weight=weights)
+
+    found = diagnose(_recipe(loss), 4)[0]
+    place: Any = found.culprit.location
+    assert (found.name, place.line) == ("probability-range", marked(__file__, "mixed"))
+
+
+def test_labels_beside_those_that_are_ignored() -> None:
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        labels = (batch["score"] * CLASSES).long()  # ignored
+        labels = labels.masked_fill(batch["pixels"] > 200, -100)
+        return F.cross_entropy(model(batch["x"]), labels)
+
+    found = diagnose(_recipe(loss), 4)[0]
+    place: Any = found.culprit.location
+    assert (found.name, place.line) == ("label-out-of-range", marked(__file__, "ignored"))
