@@ -16,20 +16,21 @@ import torch
 from nanodoc import accelerator
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.collate import ragged_as_drawn, ragged_facts
+from nanodoc.examination.left_range import left_range
 from nanodoc.examination.memory import SavedLog, memory_facts
 from nanodoc.examination.parameter_groups import Ownership
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.calls import RangeFacts
-from nanodoc.facts.crash import CrashFacts
+from nanodoc.facts.crash import CrashFacts, LeftRange
 from nanodoc.facts.failure import Failure
-from nanodoc.facts.failure_kinds import out_of_memory
+from nanodoc.facts.failure_kinds import about_an_index, out_of_memory
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.batch_source import BatchSource
 from nanodoc.replay.optimizers import odd_state
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.replay.traced_replay import Replayer, leaves_of
 from nanodoc.tensors.nested import batch_size
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
@@ -150,7 +151,20 @@ class FailureLook:
                 if sum(sizes) == len(facts.indices)
                 else (),
             )
-        return replace(facts, call=call, memory=held), tuple(log.ranges) if log is not None else ()
+        ranges = tuple(log.ranges) if log is not None else ()
+        left = None
+        if error is not None:
+            left = self._left_range(failure, capsule, ranges)
+        return replace(facts, call=call, memory=held, left=left), ranges
+
+    def _left_range(
+        self, failure: Failure, capsule: StepState, ranges: Sequence[RangeFacts]
+    ) -> LeftRange | None:
+        found = ranges[-1] if ranges and about_an_index(failure) else None
+        replayer = Replayer(self._runner, self._keeper)
+        with contextlib.suppress(*_HARMLESS), state_preserved(self._runner, self._keeper):
+            return left_range(replayer, capsule, failure, found)
+        return None
 
     def at_batch(self, failure: Failure, error: BaseException) -> CrashFacts | None:
         """Looks at the samples of the batch that could not be loaded."""

@@ -49,7 +49,7 @@ from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
 from nanodoc.replay.step_state import StateKeeper, StepState
-from nanodoc.replay.traced_replay import leaves_of
+from nanodoc.replay.traced_replay import Replayer, leaves_of
 from nanodoc.tensors.nested import batches_among, graphs_among, tensor_leaves
 from nanodoc.trace.calls import CallLog
 from nanodoc.trace.eager import run_eagerly
@@ -172,6 +172,10 @@ class Inspector:
             "criterion_at": criterion_at(calls),
             "shuffled": shuffled_apart(recipe, self._build, calls),
         }
+
+    def replayer(self) -> Replayer:
+        """For what needs the ops of a step; used inside `aside`."""
+        return Replayer(self._runner, self._keeper)
 
     def maximised(self) -> bool:
         """An optimizer goes up the gradient."""

@@ -9,7 +9,9 @@ from typing import Any
 
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.asked_for import AskedForLook
+from nanodoc.examination.equal_scores import became_equal, equal_in
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
+from nanodoc.examination.large_loss import is_huge, made_large
 from nanodoc.examination.last_batches import Inspector, is_sure
 from nanodoc.examination.leaking_op import LeakingOp
 from nanodoc.examination.pair_labels import PairLabels, may_be_pairs
@@ -90,6 +92,10 @@ class LastSteps:
         # few trainings hide a part of their inputs; of those that do, some have the mask inverted
         self._add(looks, "what the loss asks for", 0.1, 2, _reads_masks, self._asked_for)
         self._add(looks, "labels of pairs", 0.1, 1, may_be_pairs, self._swapped_pairs)
+        # equal scores are there already: only their line is asked for
+        self._add(looks, "scores that became equal", 0.9, 2, equal_in, self._equal)
+        # a loss of millions is mostly a mistake, or targets that are not scaled
+        self._add(looks, "values that made the loss huge", 0.5, 2, is_huge, self._large)
         # few write dropout by hand, and half of these forget eval mode
         self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
         # most losses of pairs are right, which the first weights then show
@@ -162,6 +168,14 @@ class LastSteps:
         look = PairLabels()
         self._inspector.look(self._last, look)
         return {"swapped_pairs": look.swapped}
+
+    def _equal(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        with self._inspector.aside():
+            return {"equal": became_equal(self._inspector.replayer(), self._last, calls)}
+
+    def _large(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        with self._inspector.aside():
+            return {"large": made_large(self._inspector.replayer(), self._last)}
 
     def _still_dropping(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         """The calls of dropout, other than those of dropout layers, that drop in eval mode."""

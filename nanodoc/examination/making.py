@@ -8,12 +8,14 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset, default_collate
 
 from nanodoc.errors import UsageError, UserCodeError, is_users
+from nanodoc.examination.badness import at_least, not_finite
 from nanodoc.examination.sample import as_tensor, seed_all
 from nanodoc.facts.ops import LeafRoot, Making
 from nanodoc.facts.source import SourceSpan
@@ -24,7 +26,6 @@ from nanodoc.tensors.nested import keys_of, tensor_leaves
 from nanodoc.trace.first_lines import FirstLine, FirstLines, OutOfTime
 
 _DRAWS = 8  # of one sample
-_LARGEST = 1 << 30  # bytes of an array that is read
 _MOST_HOLDERS = 200
 
 
@@ -117,6 +118,29 @@ class MakingSearch:
             if found is None and self._build is not None:
                 found = self._built_again(leaf.name, index, step)
         return found
+
+    def of_size(
+        self, place: SourceSpan, least: float
+    ) -> tuple[FirstLine, SourceSpan | None] | None:
+        """The line where what a line of the step reads first had values of `least` or more. Where
+        that line has multiplied them again and again: the one that made the factor, and it."""
+        if self._build is None:
+            return None
+
+        with (
+            state_preserved(self._runner, self._keeper),
+            warnings_unsaid(),
+            _following(self._seconds, partial(at_least, least)) as lines,
+            self._build() as source,
+        ):
+            if source is not None and source.step is not None:
+                source.step()
+            read = lines.read_at(place)
+            if read is None or read[0].line is None:
+                return None
+            factor = lines.factor_of(read[0])
+            return factor or read[0], read[0].line if factor is not None else None
+        return None
 
     def of_part(self, index: int, part: Callable[[Any], torch.Tensor | None]) -> SourceSpan | None:
         """The line where a part of a sample first had the values that it has, or where what the
@@ -343,39 +367,6 @@ def _same(first: torch.Tensor, other: torch.Tensor) -> bool:
     return first.shape == other.shape and torch.equal(
         first.double().nan_to_num(), other.double().nan_to_num()
     )
-
-
-def not_finite(value: Any) -> int:
-    """How many elements of a tensor, an array, a table or a number are NaN or inf; 0 for anything
-    else."""
-    if isinstance(value, float):
-        return int(value != value or value in (float("inf"), float("-inf")))
-    if isinstance(value, torch.Tensor):
-        plain = (
-            value.layout is torch.strided and not value.is_nested and value.device.type != "meta"
-        )
-        floating = value.is_floating_point() or value.is_complex()
-        if not (plain and floating) or value.numel() * value.element_size() > _LARGEST:
-            return 0
-        return int((~torch.isfinite(value.detach())).sum())
-    return _not_finite_array(value)
-
-
-def _not_finite_array(value: Any) -> int:
-    """Of NumPy's arrays and numbers, and of Pandas' tables, without importing either."""
-    root = type(value).__module__.partition(".")[0]
-    if root == "pandas" and hasattr(value, "select_dtypes"):
-        value = value.select_dtypes("number")
-    if root == "pandas" and hasattr(value, "to_numpy"):
-        value = value.to_numpy()
-    elif root != "numpy":
-        return 0
-    dtype = getattr(value, "dtype", None)
-    if getattr(dtype, "kind", " ") not in "fc" or value.nbytes > _LARGEST:
-        return 0
-    import numpy as np
-
-    return int((~np.isfinite(value)).sum())
 
 
 def with_makings(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import FromOutside
+from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 
 
@@ -184,6 +185,16 @@ class StateFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LeftRange:
+    """The op of the step whose result is out of a range, while what it was made of is not."""
+
+    op: OpFacts
+    low: float
+    high: float
+    """The smallest and the largest value that the lookup, the loss or the distribution takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CrashFacts:
     """What a closer look at the exception showed."""
 
@@ -199,5 +210,7 @@ class CrashFacts:
     trainable: tuple[str, ...] = ()
     """Names of the parameters that require a gradient, in the model's order, where the error speaks
     of their numbers."""
+    left: LeftRange | None = None
+    """Where the value that was refused left its range, where that was in the step."""
     spread: bool = False
     """The model is on several devices by their names, so that its step can't be run on the CPU."""

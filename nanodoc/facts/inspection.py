@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 
@@ -161,6 +162,8 @@ class InspectionFacts:
     swapped_pairs: SwappedPairs | None = None
     objective: WeighedData | None = None
     """An object that computes the loss and was told how many samples there are."""
+    equal: EqualFacts | None = None
+    large: LargeFacts | None = None
 
     @property
     def learnt_nothing(self) -> bool:
@@ -181,6 +184,38 @@ class InspectionFacts:
     """The line that gives the model its inputs."""
     reader_at: SourceSpan | None = None
     """The line that makes a library's module whose attention reads later tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EqualFacts:
+    """The op of the last step from which on the predictions are equal along an axis."""
+
+    call: int
+    """Position of the loss that was given them."""
+    axis: int
+    """Of its predictions."""
+    size: int
+    op: OpFacts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LargeFacts:
+    """What made the loss of the last step huge."""
+
+    op: OpFacts
+    """The op that made values so large, or the first to read what came into the step like that."""
+    name: str
+    """What came so: "constant" for a tensor that was made before the step, or a buffer's name; ""
+    where the op made the values."""
+    largest: float
+    """|value|"""
+    made_at: SourceSpan | None = None
+    """The line of the user's code where values of what came were first so large, or that made the
+    factor by which a line multiplied them again and again."""
+    variable: str = ""
+    """What held these there."""
+    grown_at: SourceSpan | None = None
+    """That line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -34,6 +34,8 @@ class LossNotes:
     """The share of the targets that tanh can't return, up to 0.05 of their range."""
     zeros: float | None = None
     """The share of 0 among targets of which each is 0 or 1."""
+    equal: tuple[int, ...] = ()
+    """The axes along which the predictions are equal while the targets are not."""
     log_sums: Range | None = None
     """The logarithms of the sums of each frame's probabilities, which a CTC loss is given: 0 where
     these are probabilities."""

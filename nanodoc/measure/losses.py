@@ -20,9 +20,12 @@ from nanodoc.facts.notes import (
 from nanodoc.measure.constants import Constants
 from nanodoc.measure.labels import blanks, class_dimension
 from nanodoc.measure.pairs import nearness_of_pairs
+from nanodoc.tensors.slices import equal_along, slack
 from nanodoc.vocabulary.calls import BINARIES, BINARY, CLASSIFICATION, OF_SIGNS, REGRESSION
 
 _MEASURED = frozenset((*CLASSIFICATION, *BINARIES, *REGRESSION, *OF_SIGNS, "kl_div", "ctc_loss"))
+_FEWEST_SLICES = 4
+"""Fewer samples may be equal by chance."""
 _SLACK = 0.05
 """Of the targets' range: noise around the end of an activation's range is within its reach."""
 
@@ -71,7 +74,7 @@ class LossValues:
         if name in CLASSIFICATION:
             return CallNotes(
                 value=value,
-                loss=LossNotes(inputs=range_of(given)),
+                loss=LossNotes(inputs=range_of(given), equal=_equal_axes(name, given, target)),
                 labels=_labels(given, target, options),
                 pairs=nearness_of_pairs(given, target),
                 all_labels=self._all_labels(target, options) if options.get("weights") else None,
@@ -81,14 +84,19 @@ class LossValues:
         if name in BINARIES:
             return CallNotes(
                 value=value,
-                loss=LossNotes(targets=range_of(target)),
+                loss=LossNotes(targets=range_of(target), equal=_equal_axes(name, given, target)),
                 class_dimension=classes_along(tensors[:2]),
             )
         if name in REGRESSION:
             return CallNotes(
                 value=value,
                 loss=_out_of_reach(
-                    LossNotes(inputs=range_of(given), targets=range_of(target)), target
+                    LossNotes(
+                        inputs=range_of(given),
+                        targets=range_of(target),
+                        equal=_equal_axes(name, given, target),
+                    ),
+                    target,
                 ),
                 class_dimension=classes_along(tensors[:2]),
             )
@@ -137,6 +145,30 @@ def _labels(given: torch.Tensor, target: torch.Tensor, options: dict[str, Any]) 
         )
     ignored = target.numel() - kept.numel()
     return LabelNotes(classes=classes, targets=target.numel(), ignored=ignored, counts=found)
+
+
+def _equal_axes(name: str, given: torch.Tensor, target: torch.Tensor) -> tuple[int, ...]:
+    """The axes of the predictions along which they are equal and the targets are not."""
+    if given.dim() < 2 or not given.is_floating_point() or not given.numel():
+        return ()
+    numbers = name in CLASSIFICATION and not target.is_floating_point()
+    if not numbers and given.shape != target.shape:
+        return ()
+    allowed = slack(given)
+    return tuple(
+        axis
+        for axis, size in enumerate(given.shape)
+        if size >= (_FEWEST_SLICES if axis != 1 else 2)
+        and equal_along(given, axis, allowed)
+        and not _targets_equal(target, axis, numbers=numbers)
+    )
+
+
+def _targets_equal(target: torch.Tensor, axis: int, *, numbers: bool) -> bool:
+    """`numbers`: they are of classes, and have no axis for these."""
+    if numbers and axis == 1:
+        return False
+    return equal_along(target, axis - 1 if numbers and axis else axis, 0.0)
 
 
 def _binary(target: torch.Tensor) -> torch.Tensor:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from nanodoc.examination.epoch_order import one_order
 from nanodoc.examination.far_line import far_leaf, far_line
+from nanodoc.examination.large_loss import HUGE
 from nanodoc.examination.making import MakingSearch, Source, with_makings
 from nanodoc.examination.stray_edges import edges_of
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.inspection import LargeFacts
 from nanodoc.looks.scheduler import Look, Place, Stage
 from nanodoc.loop.watched_run import WatchedRun
 from nanodoc.pipeline.item_look import item_facts
@@ -51,6 +53,19 @@ class DataLooks:
                 least=_LEAST,
                 asks=lambda: bool(self.evidence.leaves),
                 work=self._find_makings,
+            )
+        )
+        looks.add(
+            Look(
+                name="where huge values are made",
+                group=MADE,
+                stage=Stage.DATA,
+                likely=0.5,  # they lie there before the step
+                runs=0,
+                seconds=_LEAST,
+                most=_SEARCH,
+                asks=lambda: self._large() is not None,
+                work=self._find_large,
             )
         )
         looks.add(
@@ -117,6 +132,22 @@ class DataLooks:
         evidence, search = self.evidence, self._search(place)
         step = evidence.trip.step if evidence.trip is not None else evidence.failure_step or 0
         self.evidence = replace(evidence, leaves=with_makings(search, evidence.leaves, step))
+
+    def _large(self) -> LargeFacts | None:
+        """What came into the step with values that make its loss huge."""
+        inspection = self.evidence.inspection
+        large = inspection.large if inspection is not None else None
+        return large if large is not None and large.name else None
+
+    def _find_large(self, place: Place) -> None:
+        large, inspection = self._large(), self.evidence.inspection
+        if large is None or inspection is None or large.op.site is None:
+            return
+        found = self._search(place).of_size(large.op.site, HUGE)
+        if found is not None:
+            line, grown_at = found
+            large = replace(large, made_at=line.line, variable=line.name, grown_at=grown_at)
+        self.evidence = replace(self.evidence, inspection=replace(inspection, large=large))
 
     def _compare_epochs(self, place: Place) -> None:
         evidence, made_at = self.evidence, self._engine.build.made_for_loader_at

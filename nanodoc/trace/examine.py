@@ -20,6 +20,7 @@ from nanodoc.tensors.plain import local_parts
 from nanodoc.trace.exchanges import Exchanges
 from nanodoc.trace.op_notes import op_notes
 from nanodoc.trace.ops import call_op, describe_op, outputs_of, tensors_in, written_by
+from nanodoc.trace.properties import Property
 
 _MOST_POSITIONS = 4096  # bad elements kept by position; enough to tell zeros from the rest
 _MOST_ROWS = 4096
@@ -42,6 +43,10 @@ class Request:
     locate: bool = False
     """Also find the bad elements of the output and the inputs' values there."""
     gathers: list[tuple[int, Positions]] = field(default_factory=list)
+    wanted: Property | None = None
+    """Also ask what goes in and what comes out for it."""
+    seen: OpDetail | None = None
+    """With `wanted`: what went into the op, which may have raised."""
     on_reached: Callable[[], None] | None = None
     """Called when the op has run, before the user's line goes on."""
 
@@ -70,6 +75,9 @@ class OpDetail:
     notes: OpNotes | None = None
     gathered: list[ValuesAt | None] = field(default_factory=list)
     error: str | None = None
+    known_in: list[Any] = field(default_factory=list)
+    """What the property is asked of the inputs gave, and of the outputs."""
+    known_out: list[Any] = field(default_factory=list)
 
     @property
     def out_nan(self) -> bool:
@@ -96,6 +104,9 @@ def examine_call(
     pointwise = torch.Tag.pointwise in func.tags
     scalars = _scalars(func, args, kwargs)
     detail = OpDetail(before, [], scalars, pointwise, gathered=gathered)
+    if request.wanted is not None:
+        detail.known_in = [request.wanted.of(tensor) for tensor in inputs]
+        request.seen = detail
     # what these run by themselves would be collectives
     sharded = local_parts(given := tensors_in((*args, *kwargs.values()))) is not given
     notes = op_notes(func, args, kwargs) if not sharded else None
@@ -106,6 +117,8 @@ def examine_call(
     outputs = local_parts(outputs_of(out) or written_by(info, args, kwargs))
     if info.silent:  # what its memory happens to hold
         return out, detail
+    if request.wanted is not None:
+        detail.known_out = [request.wanted.of(tensor) for tensor in outputs]
     detail.outputs = [
         tensor_facts(tensor, f"output {position}") for position, tensor in enumerate(outputs)
     ]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
@@ -56,6 +58,8 @@ class _Call:
     around it run after it."""
     returned: FirstLine | None = None
     """Of the last bad value that a function called by the statement gave back."""
+    runs: Counter[int] = field(default_factory=Counter)
+    """How often each statement has run, by its line."""
 
 
 class FirstLines:
@@ -74,6 +78,9 @@ class FirstLines:
         self._reads: dict[tuple[str, int], tuple[FirstLine, Statement, str]] = {}
         self._read: dict[int, tuple[Any, int]] = {}
         self._stack: list[_Call] = []
+        self._bound: dict[int, tuple[weakref.ref[Any], FirstLine, Statement]] = {}
+        """Arrays and tensors, bad or not: the line that gave each its last name."""
+        self._makers: dict[FirstLine, tuple[_Call, Statement, list[FirstLine]]] = {}
 
     def __enter__(self) -> FirstLines:
         self._until = time.monotonic() + self._seconds
@@ -114,6 +121,16 @@ class FirstLines:
             if inside and shown_path(file) == place.file:
                 return line, name
         return None
+
+    def factor_of(self, line: FirstLine) -> FirstLine | None:
+        """Where the line has run again and again, and reads one array that stays what it is: where
+        this was made, and its name."""
+        if line not in self._makers:
+            return None
+        call, statement, factors = self._makers[line]
+        if call.runs[statement.line] < 2 or len(factors) != 1:
+            return None
+        return factors[0]
 
     # -- the trace function ------------------------------------------------------------------------
 
@@ -174,10 +191,15 @@ class FirstLines:
         statement = call.statement
         if statement is None:
             return
+        call.runs[statement.line] += 1
+        code = frame.f_code
         for name in statement.names:
             value = _value(frame, name)
             old, before = call.before.get(name, (None, 0))
             changed = name in statement.bound
+            if changed and value is not old and _is_array(value):
+                line = line_span(code.co_filename, statement.line, code.co_qualname)
+                self._bound[id(value)] = (weakref.ref(value), FirstLine(line, name), statement)
             if value is old and not changed:
                 continue
             bad = self._bad(value, anew=changed)
@@ -200,7 +222,21 @@ class FirstLines:
         if call.returned is not None:
             return call.returned
         code = frame.f_code
-        return FirstLine(line_span(code.co_filename, statement.line, code.co_qualname), name)
+        here = line_span(code.co_filename, statement.line, code.co_qualname)
+        line = FirstLine(here, name)
+        self._makers.setdefault(line, (call, statement, self._factors(frame, statement)))
+        return line
+
+    def _factors(self, frame: FrameType, statement: Statement) -> list[FirstLine]:
+        """The arrays and tensors that a statement reads and that another one has made: that one's
+        line, and the name that it gave."""
+        values = (_value(frame, name) for name in statement.names)
+        known = (self._bound.get(id(value)) for value in values if _is_array(value))
+        return [
+            line
+            for value, line, made in filter(None, known)
+            if value() is not None and made is not statement
+        ]
 
     def _returned(self, call: _Call, frame: FrameType, value: Any) -> None:
         if call.statement is not None:
@@ -246,6 +282,10 @@ class FirstLines:
         if _is_large(value):
             self._read[id(value)] = (value, bad)
         return bad
+
+
+def _is_array(value: Any) -> bool:
+    return bool(getattr(value, "ndim", None))
 
 
 def _memory_of(value: Any) -> int | None:

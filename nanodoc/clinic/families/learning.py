@@ -6,6 +6,21 @@ from nanodoc.clinic.patient import Patient
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
+        name="taste-of-tea",
+        file="taste_of_tea",
+        story="a normalisation over a single number",
+        expect="equal-scores",
+        line="self.norm(self.rating(",
+    ),
+    Patient(
+        name="ferry-lines",
+        file="ferry_lines",
+        story="chances made by a multiplication instead of a division",
+        expect="huge-values",
+        line="chances = timetable * leaving",
+        severity="warning",
+    ),
+    Patient(
         name="islands",
         file="islands",
         story="an overlap loss on raw scores",

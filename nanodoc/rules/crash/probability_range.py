@@ -1,6 +1,8 @@
 """## What it checks
-binary_cross_entropy raised because its input or its target is not between 0 and 1. The step is run
-once more with its calls recorded: which of the two it is, its range, and the line that made it.
+A loss or a distribution refused values outside of its range: binary_cross_entropy, bernoulli,
+multinomial, a parameter of `torch.distributions`. The step is run once more with its ops recorded,
+and from the refused value back to the op whose result is out of the range while what it was made of
+is not. That line is to blame; the line that raised is given as evidence.
 
 ## Why it matters
 torch's message gives neither the line nor the values of the tensor. Raw outputs of a model, a
@@ -25,9 +27,12 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Specificity
 from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.crash import GivenFacts
+from nanodoc.facts.crash import GivenFacts, LeftRange
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.failure import Failure
+from nanodoc.facts.refusals import refused
 from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.crash.left_range import left_in_step, limits, looked_up, told_of
 from nanodoc.rules.crash.mismatch_claims import from_torch, origin
 
 _MESSAGE = re.compile(r"all elements of (input|target) should be between 0 and 1")
@@ -39,12 +44,16 @@ _FEW_CLASSES = 16.0
     "ND713",
     "probability-range",
     "critical",
-    "binary_cross_entropy of values that are not probabilities",
+    "values that a loss or a distribution refuses",
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     failure = evidence.failure
-    found = _MESSAGE.search(failure.message) if failure is not None else None
-    if failure is None or found is None or not from_torch(failure, evidence):
+    if failure is None or not from_torch(failure, evidence):
+        return
+    found = _MESSAGE.search(failure.message)
+    if found is None:
+        if (left := left_in_step(evidence)) is not None and refused(failure) is not None:
+            yield _of_other(rule, evidence, failure, left)
         return
     side = found[1]
     call = evidence.crash.call if evidence.crash is not None else None
@@ -63,11 +72,42 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         extra=[(f"the {side}", f"{span}{origin(given)}")] if given is not None else [],
     )
     # what made the values is to blame, where that is a line of the user's
+    left = left_in_step(evidence)
+    if left is not None and left.op.site is not None:
+        yield _at_birth(claim, left)
+        return
     at = given.made_at if given is not None and side == "input" else None
     if at is not None and given is not None and given.module is None:
         culprit = replace(claim.finding.culprit, location=at)
         claim = replace(claim, finding=replace(claim.finding, culprit=culprit))
     yield claim
+
+
+def _of_other(rule: Rule, evidence: Evidence, failure: Failure, left: LeftRange) -> Claim:
+    """Of any other function than binary_cross_entropy."""
+    out = left.op.outputs[0]
+    function = failure.torch_function or "a distribution"
+    claim = failure_claim(
+        rule,
+        evidence,
+        title=f"values from {out.minimum:.7g} to {out.maximum:.7g} where "
+        f"{function} takes {limits(left)}",
+        explanation="A value out of that range was refused.",
+        fixes=[Fix(title=f"keep the values in the range {limits(left)}", confidence="likely")],
+        specificity=Specificity.SPECIAL,
+    )
+    return _at_birth(claim, left)
+
+
+def _at_birth(claim: Claim, left: LeftRange) -> Claim:
+    """Blames the op where the values left the range."""
+    finding = claim.finding
+    culprit = replace(finding.culprit, op=left.op.short, location=left.op.site)
+    evidence = (*looked_up(left, finding.culprit.location), *finding.evidence)
+    told = f"{finding.explanation} {told_of(left)}"
+    return replace(
+        claim, finding=replace(finding, culprit=culprit, explanation=told, evidence=evidence)
+    )
 
 
 def _span(given: GivenFacts | None) -> str:

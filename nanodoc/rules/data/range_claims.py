@@ -13,6 +13,7 @@ from nanodoc.facts.crash import CrashFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import effects
 from nanodoc.rules.crash.failure_claims import failure_claim
+from nanodoc.rules.crash.left_range import left_fix, left_in_step, looked_up, told_of
 
 
 def range_claim(
@@ -26,8 +27,14 @@ def range_claim(
     cause: str = "",
 ) -> Claim:
     """`cause` is the usual one, where the explanation does not say it."""
-    notes = _notes(found, cause)
+    left = left_in_step(evidence, found.size - 1)
+    notes = _notes(found, "" if left is not None else cause)
     culprit = _culprit(evidence, found)
+    if left is not None:
+        explanation = f"{explanation} {told_of(left)}"
+        notes = (*looked_up(left, culprit.location), *notes)
+        culprit = replace(culprit, kind="op", op=left.op.short, location=left.op.site)
+        fix = left_fix(left) or fix
     if evidence.failure is not None:
         claim = failure_claim(
             rule,
