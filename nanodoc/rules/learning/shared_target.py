@@ -4,8 +4,8 @@ reported whose parameters are others than those of the network that learns, and 
 memory: it was made as a copy, and is none any more.
 
 ## Why it matters
-A target network or an average is to stay behind the network that learns. One that shares its memory
-moves with every step: the targets run away from what is trained on them.
+A target network or an average must change more slowly than the network that learns. One that shares
+its memory moves with every step: the targets run away from what is trained on them.
 
 ## Example
     for slow, fast in zip(target.parameters(), online.parameters()):
