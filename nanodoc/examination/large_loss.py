@@ -10,10 +10,15 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.trace.birth import birth, ops_behind
 from nanodoc.trace.examine import Request
+from nanodoc.trace.graph import StepTrace
 from nanodoc.trace.properties import Large
 
 HUGE = 1e6
 """A mean over calibrated outputs lies below, and so does the sum over a batch of pictures."""
+
+
+_MEANT = 0.01
+"""Of the values made: with data of that size they are meant, as with counts of millions."""
 
 
 def is_huge(calls: StepCalls) -> bool:
@@ -45,8 +50,27 @@ def made_large(replayer: Replayer, capsule: StepState) -> LargeFacts | None:
     if leaf is None:
         made = op.outputs[0]
         written = op.short.startswith("lift") and made.numel == 1
-        return None if written else LargeFacts(op=op, name="", largest=made.absmax or 0.0)
+        largest = made.absmax or 0.0
+        meant = written or _given(trace, asked) >= _MEANT * largest
+        return None if meant else LargeFacts(op=op, name="", largest=largest)
     given = max(op.inputs, key=lambda facts: facts.absmax or 0.0)
     if given.numel == 1:  # a number that somebody wrote
         return None
     return LargeFacts(op=op, name=leaf.removeprefix("buffer:"), largest=given.absmax or 0.0)
+
+
+def _given(trace: StepTrace, asked: set[int]) -> float:
+    """The largest |value| among the tensors that came into the step, other than the weights."""
+    return max(
+        (
+            facts.absmax or 0.0
+            for index in asked & trace.details.keys()
+            for ref, facts in zip(
+                trace.records[index].inputs, trace.details[index].inputs, strict=False
+            )
+            if facts.numel > 1
+            and (leaf := next(trace.writers(ref), 0)) < 0
+            and not trace.leaf_name(leaf).startswith("param:")
+        ),
+        default=0.0,
+    )

@@ -21,6 +21,7 @@ __all__ = ["_our_own_main"]
 
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 STEPS = 12
+SEEN = torch.arange(1.0, 97.0).view(32, 3) * 5e4
 
 
 def found(loss: Loss, buffer: torch.Tensor | None = None) -> Finding | None:
@@ -96,13 +97,17 @@ def scaled_up(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(model(x), x[:, :3]) * torch.tensor(2.0**24)
 
 
+def counts(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return F.poisson_nll_loss(14 + model(x), SEEN)
+
+
 def cleared(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     weight = 1 / (x[:, :1].abs() * 0 + 1e-9)
     return (model(x) * (weight * 1e-9) - x[:, :3]).pow(2).mean()
 
 
 @pytest.mark.parametrize(
-    "loss", [raw_prices, raw_prices_by_hand, a_sum, masked, scaled_up, cleared]
+    "loss", [raw_prices, raw_prices_by_hand, a_sum, masked, scaled_up, counts, cleared]
 )
 def test_losses_that_are_large_or_hold_large_values(loss: Loss) -> None:
     assert found(loss) is None
