@@ -43,7 +43,6 @@ _NEAR = 12
 """Calls before the exception whose results get another axis."""
 _MOST_AXES = 6
 _AXIS_SECOND_BUT_ONE = ("norm", "chunk", "split", "topk", "repeat_interleave")
-_TO_WHOLE = ("long", "int")
 _LEFT_OUT = (*TRANSPOSES, *RESHAPING, "squeeze", "unsqueeze")
 _NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
 """They tell their first two arguments apart."""
@@ -132,7 +131,7 @@ def _first(args: Any) -> torch.Tensor | None:
 
 def _converts(name: str, tensor: torch.Tensor, args: Any, kwargs: Any) -> bool:
     """To another dtype, as far as the arguments tell."""
-    if name not in (*CASTS, *_TO_WHOLE):
+    if name not in CASTS:
         return False
     if name not in ("to", "type", "type_as"):
         return not str(tensor.dtype).endswith(name)
