@@ -9,6 +9,7 @@ from dataclasses import replace
 from nanodoc.config import Config
 from nanodoc.diagnosis.finding import Finding
 from nanodoc.diagnosis.ranking import rank
+from nanodoc.diagnosis.source_names import with_source_names
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.catalogue import claims
 
@@ -16,4 +17,5 @@ from nanodoc.rules.catalogue import claims
 def diagnose(evidence: Evidence, config: Config) -> tuple[Finding, ...]:
     """What the selected rules find in the evidence, the gravest first."""
     judged = replace(evidence, thresholds=config.thresholds)
-    return rank(claims(judged, config.select, config.ignore))
+    found = rank(claims(judged, config.select, config.ignore))
+    return tuple(with_source_names(finding) for finding in found)

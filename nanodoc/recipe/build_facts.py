@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
+from nanodoc.diagnosis.source_names import of_source
 from nanodoc.facts.crash import LoadFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.torch_private import NormBase
@@ -101,9 +102,10 @@ class BuildFacts:
     def module_made_at(self, path: str) -> SourceSpan | None:
         """The user's line that registered the parameters of the module at `path`, or of the nearest
         one around it: of a library's module, the line that makes that."""
+        path = of_source(path)
         while True:
             for name in self.parameters:
-                if name.startswith(f"{path}." if path else ""):
+                if of_source(name).startswith(f"{path}." if path else ""):
                     span = self.registered_at(name)
                     if span is not None and frame_kind(span.file) == USER:
                         return span

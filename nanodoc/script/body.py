@@ -118,7 +118,9 @@ class Body:
             try:
                 exec(self._code, namespace)
             finally:
-                for name in [name for name in namespace if name not in known]:
+                # a compiler has put what its code needs there, and takes it away by itself
+                own = [n for n in namespace if n not in known and not n.startswith("__")]
+                for name in own:
                     del namespace[name]
                 namespace.update(before)
             return None

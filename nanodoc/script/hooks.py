@@ -63,16 +63,8 @@ def installed(
 
         return call
 
-    def compiling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile(*args: Any, **kwargs: Any) -> Any:
-            compiled = original(*args, **kwargs)
-            BEFORE_STEP.leave_uncompiled()
-            return compiled
-
-        return compile
-
     undo = [
-        COMPILE.listen(compiling),
+        COMPILE.listen(_compiling),
         OPTIMIZER_MADE.listen(making),
         SCALER_MADE.listen(making),
         SCALER_STEP.listen(scaled),
@@ -88,6 +80,15 @@ def installed(
             undo.pop()()
 
     return put_back
+
+
+def _compiling(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compile(*args: Any, **kwargs: Any) -> Any:
+        compiled = original(*args, **kwargs)
+        BEFORE_STEP.leave_uncompiled()
+        return compiled
+
+    return compile
 
 
 def _nobody(_: Any) -> None:

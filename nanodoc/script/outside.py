@@ -92,6 +92,8 @@ class Outside:
         self._simulators: set[int] = set()
         self._looked_at: set[tuple[str, int]] = set()
         self._seconds = 0.0
+        self._drew: set[tuple[str, int]] = set()
+        """Lines of the script that have drawn by `next`."""
         self.sinks: list[Drawings] = []
         """Where a value that is drawn now is kept."""
         self.given: deque[Drawn] | None = None
@@ -230,6 +232,11 @@ class Outside:
             # the wrapper of `taps` lies between, and with sides some more of that package
             frame = caller() if SIDES.replaced else sys._getframe(2)
             if frame.f_code.co_filename not in files:
+                return original(*arguments)
+            place = frame.f_code.co_filename, frame.f_lineno
+            if self.given is None:
+                self._drew.add(place)
+            elif place not in self._drew:  # it was compiled, and what it drew was not kept
                 return original(*arguments)
             return self.draw(lambda: original(*arguments))
 
