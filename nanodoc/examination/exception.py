@@ -33,10 +33,9 @@ from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer, leaves_of
 from nanodoc.tensors.nested import batch_size
 from nanodoc.trace.calls import CallLog
-from nanodoc.trace.eager import run_eagerly
+from nanodoc.trace.eager import COMPILERS, run_eagerly
 from nanodoc.trace.files import USER, frame_kind
 
-_COMPILERS = ("_dynamo", "_inductor", "_functorch")
 # An error of our own, or one more for want of memory, must not hide the user's.
 _HARMLESS = (
     UserCodeError,
@@ -135,7 +134,7 @@ class FailureLook:
                     run_step(self._runner, batches, on_loss=lambda loss: through.append(1))
             except UserCodeError as raised:
                 error = raised.cause
-                if failure.origin.startswith(_COMPILERS):
+                if failure.origin.startswith(COMPILERS):
                     self.eagerly = describe_failure(raised)
             if error is not None:
                 call = log.failed(error, self._build.layer_made_at)

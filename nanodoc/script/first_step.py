@@ -22,6 +22,7 @@ from nanodoc.script.fingerprint import Fingerprint, differences
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
 from nanodoc.script.threads import another_is_at_work
+from nanodoc.trace.eager import of_compiler
 
 # of a tensor that was overwritten: putting it back for the second run was a write, too
 _VERSION = re.compile(r"version \d+")
@@ -228,6 +229,8 @@ def as_it_ran(first: Candidate, engine: ScriptEngine) -> Stop | None:
 
 def _raised_alike(stop: Stop, error: BaseException) -> bool:
     failure = stop.failure
+    if failure is not None and of_compiler(error):
+        return True  # what is run again is not compiled, and raises what the code itself does
     return failure is not None and (failure.type, _VERSION.sub("", failure.message)) == (
         type(error).__name__,
         _VERSION.sub("", said(error)),

@@ -9,6 +9,14 @@ from collections.abc import Iterator
 
 import torch
 
+COMPILERS = ("_dynamo", "_inductor", "_functorch")
+"""The packages of torch whose exceptions tell of code while it is compiled."""
+
+
+def of_compiler(error: BaseException) -> bool:
+    """The exception is one of torch's compilers' own."""
+    return type(error).__module__.startswith(tuple(f"torch.{name}." for name in COMPILERS))
+
 
 @contextlib.contextmanager
 def run_eagerly() -> Iterator[None]:
