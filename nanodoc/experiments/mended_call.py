@@ -28,12 +28,12 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.trace.spans import resolved
 from nanodoc.vocabulary.calls import (
     ALONG_ONE_AXIS,
+    AXIS_THIRD,
     CASTS,
     KEEPING_AXES,
+    LAYOUTS,
     MATRIX_PRODUCTS,
-    RESHAPING,
     SUPERVISED,
-    TRANSPOSES,
 )
 
 look_through(__file__)
@@ -42,8 +42,6 @@ _MOST_TRIALS = 150
 _NEAR = 12
 """Calls before the exception whose results get another axis."""
 _MOST_AXES = 6
-_AXIS_SECOND_BUT_ONE = ("norm", "chunk", "split", "topk", "repeat_interleave")
-_LEFT_OUT = (*TRANSPOSES, *RESHAPING, "squeeze", "unsqueeze")
 _NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
 """They tell their first two arguments apart."""
 
@@ -116,7 +114,7 @@ def _variants(func: Any, name: str, args: Any, kwargs: Any) -> Iterator[Variant]
         return
     if name in ALONG_ONE_AXIS:
         yield from _along_another(func, name, tensor, args, kwargs)
-    elif name in _LEFT_OUT or _converts(name, tensor, args, kwargs):
+    elif name in LAYOUTS or _converts(name, tensor, args, kwargs):
         yield left_out(name)
     elif name in _NOT_ALIKE and len(args) > 1 and _differ(tensor, args[1]):
         yield Variant("its first two arguments exchanged", "", _exchanged)
@@ -174,7 +172,7 @@ def _position(func: Any, name: str) -> int:
     if inspect.isfunction(func):
         words = list(inspect.signature(func).parameters)
         return next((words.index(word) for word in ("dim", "axis") if word in words), len(words))
-    return 2 if name in _AXIS_SECOND_BUT_ONE else 1
+    return 2 if name in AXIS_THIRD else 1
 
 
 def _with_axis(word: str | None, at: int, axis: int) -> Change:

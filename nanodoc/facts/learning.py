@@ -23,6 +23,7 @@ _SURELY = 2.0  # standard errors
 _FAR = 100.0
 """Times what the best constant answer costs: no calibrated model starts there, and falling from
 there is no learning."""
+_MOVED = 0.5  # of what the best constant answer to the last targets costs
 _WARMING = 1.5  # times the median rate
 
 
@@ -90,6 +91,8 @@ def no_better_than_constant(evidence: Evidence) -> tuple[CallFacts, ConstantNote
         return None
     if rates[-1] > _WARMING * statistics.median(rates) or not all(map(math.isfinite, losses)):
         return None
+    if statistics.median(losses[: len(losses) // 4]) < _MOVED * notes.constant:
+        return None  # the targets have grown since
     falling = _falls(losses) and notes.value < _FAR * notes.constant
     enough = notes.targets >= _FEWEST * max(notes.kinds, 4)
     if falling or not enough or notes.value < NO_BETTER * notes.constant or notes.constant <= 0:

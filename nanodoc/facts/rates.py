@@ -119,13 +119,15 @@ def learnt_nothing(evidence: Evidence) -> bool:
     """All losses of a finite run that may be long enough are as low with the targets of other
     samples."""
     seen = evidence.inspection
-    return seen is not None and seen.learnt_nothing and _long_enough(evidence)
+    known = seen is not None and seen.learnt_nothing and _long_enough(evidence)
+    return known and has_fixed_targets(evidence)
 
 
 def one_unlearnt(evidence: Evidence) -> bool:
-    """One of the losses of such a run is."""
+    """One of the losses of such a run is, whose targets no network computes."""
     seen = evidence.inspection
-    return seen is not None and seen.unlearnt is not None and _long_enough(evidence)
+    known = seen is not None and seen.unlearnt is not None and _long_enough(evidence)
+    return known and has_fixed_targets(evidence)
 
 
 def lower_is_better(evidence: Evidence) -> bool:

@@ -44,6 +44,8 @@ _PAUSE = 3.0  # times a usual step: what a longer one takes more is not the step
 _NEW = 0.1  # of each step, in the mean that follows them
 _SHARE_OF_BRIEF = 0.01  # of the time, for copies that keep these few
 _DEAREST = 0.02  # of the time, for copies that would have to wait longer than `_AT_MOST`
+_BEGINNING = 10  # steps, in which a loss of 0 may get a size
+_NEARLY_ZERO = 1e-3
 _GREW = 2.0  # RULES: a loss of twice its start is growing
 
 
@@ -131,6 +133,9 @@ class WeightHistory:
         self._since += usual
         if self._first_loss is None:
             self._first_loss = abs(loss)
+        elif len(self.past) <= _BEGINNING and self._first_loss < _NEARLY_ZERO:
+            # the loss of a temperature, or of two equal networks, begins at 0 and has no size yet
+            self._first_loss = abs(loss) if math.isfinite(loss) else self._first_loss
         self.growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
 
     def brief_steps(self, steps: Sequence[BriefStep]) -> None:

@@ -392,9 +392,13 @@ class Tracer(TorchDispatchMode):
             return -len(self._leaf_names)
 
 
+# bound before a script can replace it: a thread of the script's runs with its replacements
+_untyped_storage = torch.Tensor.untyped_storage
+
+
 def _storage(tensor: torch.Tensor) -> int | None:
     """The identity of a tensor's memory, None for a tensor without storage (sparse layouts)."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return int(_untyped_storage(tensor)._cdata)
     except (NotImplementedError, RuntimeError):
         return None

@@ -216,6 +216,12 @@ ALONG_ONE_AXIS = (
 )
 """They are told the axis that they work along."""
 
+AXIS_THIRD = ("norm", "chunk", "split", "topk", "repeat_interleave")
+"""Of these, those whose third argument is the axis; others take it second."""
+
+LAYOUTS = (*TRANSPOSES, *RESHAPING, "squeeze", "unsqueeze")
+"""They change what shape the same values have."""
+
 FLIPS = ("flip", "fliplr", "flipud")
 """They turn the order along a dimension round."""
 

@@ -53,3 +53,6 @@ FUNCTIONS_OF = {
     "cdist_forward": ("cdist",),
 }
 """The public functions that run an op, where their names differ from the op's."""
+
+HALF_UNIT = {"float32": 2.0**-25, "bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""Of a number, by its dtype: to add less than this part of it changes nothing."""

@@ -36,5 +36,5 @@ def test_the_line_is_the_step_that_overwrote_the_weights(tmp_path: Path) -> None
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
     done = nanodoc("run", "train.py", cwd=tmp_path)
-    assert "critical[ND504]: the optimizer stepped between a forward pass" in done.stderr
+    assert "critical[ND504]: the optimizer stepped before the backward()" in done.stderr
     assert f"train.py:{line_of(file, 'optimizer_d.step()')}:" in done.stderr

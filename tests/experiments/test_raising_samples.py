@@ -118,7 +118,8 @@ def test_of_several_micro_batches_the_one_that_raises(tmp_path: Path) -> None:
 def test_what_every_sample_raises_is_no_samples_fault_and_is_soon_known(tmp_path: Path) -> None:
     found = finding(tmp_path, "every_sample")
     assert (found.code, found.culprit.samples, found.experiments) == ("ND705", (), ())
-    assert len((tmp_path / "calls.txt").read_text()) < 20
+    # some of them look for an earlier call that has caused it
+    assert len((tmp_path / "calls.txt").read_text()) < 40
 
 
 @pytest.mark.parametrize("name", ["whole_batch", "part_raises_another"])

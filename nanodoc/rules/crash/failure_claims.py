@@ -92,6 +92,9 @@ def at_earlier_call(claim: Claim, evidence: Evidence) -> Claim:
     if mended is None or failure is None:
         return claim
     where = failure.frames[-1] if failure.frames else None
+    raises = finding.culprit.op == mended.op
+    if raises and not mended.was and mended.instead.startswith("without"):
+        return claim  # to leave out what raises is no cure
     lets = f"with {mended.instead}" if not mended.instead.startswith("with") else mended.instead
     ended = f", and its loss is {mended.loss:.4g}" if mended.loss is not None else ""
     explanation = f"{lets[0].upper()}{lets[1:]} at this line, the step runs to its end{ended}. "

@@ -28,7 +28,7 @@ def range_claim(
 ) -> Claim:
     """`cause` is the usual one, where the explanation does not say it."""
     left = left_in_step(evidence, found.size - 1)
-    notes = _notes(found, "" if left is not None else cause)
+    notes = _notes(found, cause)
     culprit = _culprit(evidence, found)
     if left is not None:
         explanation = f"{explanation} {told_of(left)}"

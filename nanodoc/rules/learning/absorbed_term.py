@@ -27,9 +27,7 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.learning.claims import Standing, at_call, calls_into_the_loss, learning_claim
 from nanodoc.vocabulary.calls import ADDITIONS
-
-_HALF_UNIT = {"float32": 2.0**-25, "bfloat16": 2.0**-9, "float16": 2.0**-12}
-"""Of a number, by dtype: what is less than this of it changes nothing."""
+from nanodoc.vocabulary.ops import HALF_UNIT
 
 
 @rule(
@@ -75,7 +73,7 @@ def _absorbed(evidence: Evidence, least: float) -> Iterator[tuple[CallFacts, Cal
             continue
         terms = [calls.maker(a) for a in call.arguments if a.requires_grad and not a.shape]
         known = [t for t in terms if t is not None and math.isfinite(t.notes.value or math.nan)]
-        unit = _HALF_UNIT.get(call.arguments[0].dtype)
+        unit = HALF_UNIT.get(call.arguments[0].dtype)
         if len(known) != 2 or unit is None:
             continue
         small, large = sorted(known, key=lambda term: abs(term.notes.value or 0.0))
