@@ -146,7 +146,7 @@ def test_a_budget_for_the_cheap_looks_only() -> None:
     assert inspection.batches == 4
     assert inspection.still_dropping
     assert inspection.sequence is not None
-    assert engine.looks.not_checked() == [("cross-sample leak", "no time was left (--budget 6.5s)")]
+    assert engine.looks.not_checked() == [("cross-sample leak", "no time was left (--budget 7.5s)")]
     taken = [one.look.name for one in engine.looks.taken]
     assert taken.index("dropout in eval mode") < taken.index("later tokens and padding")
     estimates = {one.look.name: one.estimate for one in engine.looks.taken}

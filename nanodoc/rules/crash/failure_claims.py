@@ -92,14 +92,14 @@ def at_earlier_call(claim: Claim, evidence: Evidence) -> Claim:
     if mended is None or failure is None:
         return claim
     where = failure.frames[-1] if failure.frames else None
-    raises = finding.culprit.op == mended.op
-    if raises and not mended.was and mended.instead.startswith("without"):
-        return claim  # to leave out what raises is no cure
     lets = f"with {mended.instead}" if not mended.instead.startswith("with") else mended.instead
     ended = f", and its loss is {mended.loss:.4g}" if mended.loss is not None else ""
     explanation = f"{lets[0].upper()}{lets[1:]} at this line, the step runs to its end{ended}. "
-    title = failure.first_line
-    if where is None or (where.file, where.line) != (mended.location.file, mended.location.line):
+    title, at_fault = failure.first_line, mended.location
+    same = where is not None and (where.file, where.line) == (at_fault.file, at_fault.line)
+    if same and mended.instead.startswith("without"):
+        return claim  # to leave out what raises is no cure
+    if not same:
         told = f"{mended.op} with {mended.was}" if mended.was else mended.op
         title = f"{told} gives what a later call cannot take: {title}"
         at = where.place if where is not None else "a later line"
