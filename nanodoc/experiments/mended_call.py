@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ _MOST_TRIALS = 150
 _NEAR = 12
 """Calls before the exception whose results get another axis."""
 _MOST_AXES = 6
+_LONGEST = 10.0  # seconds of one trial
 _NOT_ALIKE = (*SUPERVISED, *MATRIX_PRODUCTS)
 """They tell their first two arguments apart."""
 
@@ -87,8 +89,12 @@ def _mended(
             tried += 1
             if tried > _MOST_TRIALS or not trials.place.allows(trials.seconds, "earlier calls"):
                 return found
-            applied = Applied()
-            trial = trials.outcome(capsule, changed_at(site, where, variant, applied), applied)
+            patch = changed_at(site, where, variant, applied := Applied())
+            run = partial(trials.outcome, capsule, patch, applied)
+            # with a change the step may wait for what never comes
+            trial = trials.in_time(run, None, "earlier calls", most=_LONGEST)
+            if trial is None:
+                return found
             if _through(trial):
                 found.append(
                     MendedCall(

@@ -70,15 +70,19 @@ class StepTrials:
         """What the slowest trial so far took; before the first, what a step of the run took."""
         return self._slowest or self._looks.step_seconds
 
-    def in_time(self, work: Callable[[], T], otherwise: T, what: str = "") -> T:
-        """What `work` comes to; `otherwise` where the look's time is over before, and the report
-        then names `what`."""
-        place = self.place
-        before, self.runner.until = self.runner.until, min(self.runner.until, place.deadline)
+    def in_time(
+        self, work: Callable[[], T], otherwise: T, what: str = "", *, most: float = math.inf
+    ) -> T:
+        """What `work` comes to; `otherwise` where it takes more than `most` seconds, and where the
+        look's time is over before: the report then names `what`."""
+        place, own = self.place, self._looks.clock() + most
+        until = min(self.runner.until, place.deadline, own)
+        before, self.runner.until = self.runner.until, until
         try:
             return work()
         except OutOfTime:
-            place.leave(what)
+            if until < own:
+                place.leave(what)
             return otherwise
         finally:
             self.runner.until = before

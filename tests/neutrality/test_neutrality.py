@@ -141,6 +141,8 @@ def test_nothing_changes_where_the_script_has_replaced_what_we_call(
     those of the training alone."""
     if os.environ["RECIPE"] in TOO_SLOW:
         pytest.skip("it takes minutes")
+    if "thread" in os.environ["RECIPE"]:
+        pytest.skip("hooks that run in a thread of the training's call its functions: see limits")
     text = LOOP.replace("ledger.written_at_exit()", f"{REPLACING}\nledger.written_at_exit()")
     (folder / "loop.py").write_text(text)
     monkeypatch.setenv("OURS", str(folder / "ours"))
