@@ -92,11 +92,13 @@ class _Reordering(Sites):
         self, func: Any, name: str, args: Any, kwargs: Any, out: torch.Tensor
     ) -> Iterator[Variant]:
         further = (*args[1:], *kwargs.values())
-        tensors = [value for value in further if isinstance(value, torch.Tensor)]
+        tensors: list[Any] = [value for value in further if isinstance(value, torch.Tensor)]
+        first = args[0] if args else None
+        if not out.is_floating_point():  # an order that is made of drawn numbers
+            tensors.append(first)
         if name.startswith(DRAWS) or any(t is d for t in tensors for d in self._drawn):
             self._drawn.append(out)  # held, so that no other tensor gets its identity
             return
-        first = args[0] if args else None
         with torch.no_grad(), DisableTorchFunction():
             if isinstance(first, torch.Tensor) and _in_another_order(first, out):
                 yield left_out(name)

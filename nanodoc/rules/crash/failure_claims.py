@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from nanodoc.diagnosis.claim import OBSERVED, Claim, Specificity, confidence
+from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import USUAL_CAUSE, Culprit, Fix
 from nanodoc.diagnosis.rule import Rule
 from nanodoc.errors import Phase
@@ -109,7 +109,8 @@ def at_earlier_call(claim: Claim, evidence: Evidence) -> Claim:
         title=title,
         explanation=explanation + finding.explanation,
         culprit=Culprit(kind="op", op=mended.op, location=mended.location),
-        confidence=OBSERVED,
+        # another axis leaves the step doing its work; what is left out may have been meant
+        confidence=confidence(0.85, 0.6 if mended.was else 0.3),
         evidence=tuple(row for row in finding.evidence if row[0] != USUAL_CAUSE),
         fixes=(Fix(title=f"{mended.op}: {mended.instead}", verified=True), *finding.fixes),
     )

@@ -53,7 +53,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "these are visible in its input: the mask is used the other way round.",
         culprit=Culprit(kind="op", location=seen.location),
         step=len(evidence.losses) - 1,
-        weight=confidence(0.85),
+        # the more is hidden, and the more is asked for, the less can it be chance
+        weight=confidence(0.7, min(seen.hidden, seen.asked)),
         notes=[
             ("hidden from the model", f"{seen.hidden:.3f} of the elements"),
             ("asked for by the loss", f"{seen.asked:.3f} of the elements"),

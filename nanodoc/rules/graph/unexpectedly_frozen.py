@@ -153,7 +153,7 @@ def _would_train(rule: Rule, evidence: Evidence, thawed: ThawedFacts) -> Claim:
         stage=Stage.OWNERSHIP,
         position=-1,
         finding=rule.finding(
-            confidence=confidence(0.8, 0.5),
+            confidence=confidence(0.6, max(0.0, 1 - thawed.trained / (thawed.loss or 1.0)) / 2),
             title=f"{first}{more} {verb} frozen at the first values, and would help if trained",
             explanation="requires_grad is False, the values are those of the initialisation, and "
             f"the optimizer was given the frozen parameters. Run again with them trained, "
