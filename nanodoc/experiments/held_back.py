@@ -41,7 +41,7 @@ class HeldBack:
         """The first thing without which the run's first steps end at a far lower loss. None where
         nothing does, or where they can't be run again."""
         found = self._checkpoints.stretch(COMPARED)
-        if found is None:
+        if found is None or found[0].step:  # it is told of the first steps
             return None
         start, steps = found
         own = losses[start.step : start.step + len(steps)]

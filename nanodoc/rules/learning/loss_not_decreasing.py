@@ -95,7 +95,7 @@ def _no_better(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "model that ignores its inputs costs as much as this one.",
         culprit=at_call(call, evidence),
         step=steps - 1,
-        weight=confidence(0.5),
+        weight=confidence(0.3, min(notes.targets / 2_000, 0.4)),
         notes=[
             (f"{call.name} at the end", notes.value),
             ("best constant answer", notes.constant),
