@@ -31,6 +31,7 @@ from nanodoc.trace.ops import tensors_in
 from nanodoc.trace.parsed import definition_of
 from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, call_of_helper, calling_places
+from nanodoc.vocabulary.calls import GRAD_MODES
 
 look_through(__file__)
 
@@ -62,7 +63,6 @@ read whatever is there and go on."""
 _RAISE_OR_GO_ON = ("cpu", "meta", *READS_ANYTHING)
 _SWITCH = set_grad_enabled
 _CHECKPOINT = str(Path("torch", "utils", "checkpoint.py"))
-_WORDS = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
 
 
 class FunctionWatch(TorchFunctionMode):
@@ -318,7 +318,7 @@ def _decorator(function: Any) -> SourceSpan | None:
         return None
     for line in range(code.co_firstlineno, code.co_firstlineno + 12):
         text = linecache.getline(code.co_filename, line).strip()
-        if text.startswith("@") and any(word in text for word in _WORDS):
+        if text.startswith("@") and any(word in text for word in GRAD_MODES):
             return line_span(code.co_filename, line, _shown_name(code))
         if text.startswith(("def ", "async def ")):
             break

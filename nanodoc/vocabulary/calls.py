@@ -263,6 +263,9 @@ CHOICES = ("argmax", "argmin", "max", "min", "topk")
 
 # --- tensors without a history ---
 
+GRAD_MODES = ("no_grad", "inference_mode", "set_grad_enabled", "enable_grad")
+"""Context managers and decorators that switch the recording of operations for backward."""
+
 DRAWS = ("rand", "normal")
 """How the names of functions begin whose values are drawn at random: `rand_like`, `randn`."""
 
