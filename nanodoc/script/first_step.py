@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanodoc.errors import said
 from nanodoc.examination.retained_tensors import freed_in
@@ -21,6 +21,7 @@ from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.fingerprint import Fingerprint, differences
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.search import Candidate
+from nanodoc.script.step_apart import why_apart
 from nanodoc.script.threads import another_is_at_work
 from nanodoc.trace.eager import of_compiler
 
@@ -39,6 +40,8 @@ class RunAgain:
     """They were so but for rounding."""
     differs: str = ""
     """By how much they were not."""
+    why: str = ""
+    """Why they were not, as far as further runs tell."""
     stop: Stop | None = None
     """What was wrong with it."""
     holds: bool = False
@@ -105,6 +108,8 @@ def run_again(
         with listening:
             ended = _run(first, engine, recovered, now, error)
         again = _compared(first, *ended, error, alone=alone, rounds=rounds)
+        if again.differs and healthy and not alone and not first.steps_first:
+            again = replace(again, why=why_apart(first, engine, recovered, now))
     finally:
         recovered.limits.around_backward = None
         if again is None or again.stop is None:

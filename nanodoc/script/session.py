@@ -201,7 +201,8 @@ class ScriptSession(BriefSession):
         engine = self._open_engine(first.trained)
         again = run_again(first, engine, self._recovered, error)
         self.same, self.unsafe, self.deferred = again.same, again.unsafe, again.deferred
-        self.alike, self.differs = again.alike, again.differs
+        self.alike = again.alike
+        self.differs = "; ".join(filter(None, (again.differs, again.why)))
         if again.stop is not None:
             self._end(again.stop)
         if again.freed and first.around is not None:
