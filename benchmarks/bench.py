@@ -33,7 +33,7 @@ from benchmarks.memory import peak_memory
 from benchmarks.merging import merging
 from benchmarks.models import SMALL
 from benchmarks.recipes import LARGE
-from benchmarks.scripts import script
+from benchmarks.scripts import ALONE, script
 from benchmarks.sharded import sharded
 from benchmarks.start_up import start_up
 from benchmarks.timing import timed
@@ -93,6 +93,9 @@ def _measured(device: torch.device, given: Arguments) -> dict[str, Any]:
 
 def _of_model(name: str, device: torch.device, given: Arguments) -> dict[str, Any]:
     row: dict[str, Any] = {}
+    if name in ALONE:
+        print(f"  {name}", flush=True)
+        return row | _of_script(name, device, given)
     if given.memory:
         row["peak_memory"] = peak_memory(name, device)
     if name != LARGE:
@@ -105,12 +108,17 @@ def _of_model(name: str, device: torch.device, given: Arguments) -> dict[str, An
         printing.print_waits(row["waits"])
     if given.memory:
         printing.print_memory(row["peak_memory"])
-    if given.scripts and device.type != SIMULATED:
-        # where its memory lies makes a process slower or faster than another by a few percent
-        pairs = 5 if name in SMALL else 3
-        row["script"] = script(name, min(given.repeats, pairs), device=device.type)
-        printing.print_script(row["script"])
-    return row
+    return row | _of_script(name, device, given)
+
+
+def _of_script(name: str, device: torch.device, given: Arguments) -> dict[str, Any]:
+    if not given.scripts or device.type == SIMULATED or (name in ALONE and device.type != "cpu"):
+        return {}
+    # where its memory lies makes a process slower or faster than another by a few percent
+    pairs = 5 if name in (*SMALL, *ALONE) else 3
+    row = script(name, min(given.repeats, pairs), device=device.type)
+    printing.print_script(row)
+    return {"script": row}
 
 
 def _worst(devices: dict[str, Any]) -> float:

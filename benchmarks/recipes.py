@@ -15,7 +15,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 LARGE = "500mb-adam"
 """Its memory is measured, and not its time: a step takes half a second."""
-MODELS = ("gpt", "conv", "lstm", "gpt-amp", *SMALL, "3000-tensors", "20000-modules", LARGE)
+MODELS = ("gpt", "conv", "lstm", "gpt-amp", *SMALL, "3000-tensors", "20000-modules", LARGE, "sac")
 
 
 def loss_fn(model: nn.Module, batch: Batch) -> torch.Tensor:

@@ -71,6 +71,8 @@ and those that are run again before any is watched by its loss alone."""
 STEPS = {"500mb-adam": 24, "3000-tensors": 144, "20000-modules": 144}
 STEPS |= {"gpt": 120, "gpt-amp": 240, "conv": 120, "lstm": 144}
 OTHERWISE = 1260
+ALONE = ("sac",)
+"""Trainings that are a script and nothing else: `benchmarks/sac.py`."""
 _TURN = 40
 """Steps of a turn, or a sixth of those that are timed: of small ones enough for the caches to be
 warm again."""
@@ -99,7 +101,10 @@ def script(
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(ROOT / "benchmarks" / "models.py", folder)
-        Path(folder, "train.py").write_text(TRAINING, encoding="utf-8")
+        if name in ALONE:
+            shutil.copy(ROOT / "benchmarks" / f"{name}.py", Path(folder, "train.py"))
+        else:
+            Path(folder, "train.py").write_text(TRAINING, encoding="utf-8")
         commands = [[*arguments, *counts] for arguments in WAYS.values()]
         for _ in range(repeats):
             runs.append(in_turns(commands, Path(folder), environment))

@@ -44,9 +44,10 @@ _PAUSE = 3.0  # times a usual step: what a longer one takes more is not the step
 _NEW = 0.1  # of each step, in the mean that follows them
 _SHARE_OF_BRIEF = 0.01  # of the time, for copies that keep these few
 _DEAREST = 0.02  # of the time, for copies that would have to wait longer than `_AT_MOST`
-_BEGINNING = 10  # steps, in which a loss of 0 may get a size
-_NEARLY_ZERO = 1e-3
-_GREW = 2.0  # RULES: a loss of twice its start is growing
+_BEGINNING = 10
+"""Steps that tell how large the loss is; then those before the last power of two times as many."""
+_GREW = 3.0
+"""A loss that drifts by the same amount each step is at most twice what it was halfway."""
 
 
 class WeightHistory:
@@ -66,9 +67,10 @@ class WeightHistory:
         self._every = every
         self._named = list(runner.recipe.model.named_parameters())
         self._parameters = [p for _, p in self._named]
-        self._first_loss: float | None = None
+        self._usual = self._largest = 0.0
+        self._noted, self._next_look = 0, _BEGINNING
         self.growing = False
-        """The last loss was far above the first."""
+        """The last loss was far above those of the first half of the training."""
         self._elapsed = 0.0
         self._spent = 0.0
         self._cost = 0.0
@@ -131,12 +133,17 @@ class WeightHistory:
         usual = min(seconds, _PAUSE * known)
         self._step_seconds = known + _NEW * (usual - known)
         self._since += usual
-        if self._first_loss is None:
-            self._first_loss = abs(loss)
-        elif len(self.past) <= _BEGINNING and self._first_loss < _NEARLY_ZERO:
-            # the loss of a temperature, or of two equal networks, begins at 0 and has no size yet
-            self._first_loss = abs(loss) if math.isfinite(loss) else self._first_loss
-        self.growing = not math.isfinite(loss) or abs(loss) > _GREW * self._first_loss + 1e-6
+        size = abs(loss)
+        self._noted += 1
+        if self._noted == 1:
+            self._usual = size
+        elif self._noted == self._next_look:
+            # the first few say how large a loss is that begins at 0, or as a difference of terms
+            if self._noted == _BEGINNING or not self.growing:
+                self._usual = self._largest
+            self._next_look *= 2
+        self.growing = not math.isfinite(loss) or size > _GREW * self._usual + 1e-6
+        self._largest = max(self._largest, size if math.isfinite(loss) else 0.0)
 
     def brief_steps(self, steps: Sequence[BriefStep]) -> None:
         """Keeps the batches of steps that were watched by their losses alone."""

@@ -108,17 +108,14 @@ def run_again(
         with listening:
             ended = _run(first, engine, recovered, now, error)
         again = _compared(first, *ended, error, alone=alone, rounds=rounds)
-        if again.differs and healthy and not alone and not first.steps_first:
-            again = replace(again, why=why_apart(first, engine, recovered, now))
+        if not alone:
+            again = _with_reason(again, first, engine, recovered, now)
     finally:
         recovered.limits.around_backward = None
         if again is None or again.stop is None:
             engine.going_on()
-    if error is None and not again.same and _has_freed(ended[0]):
-        kept = freed_in(engine.recipe) if healthy else None
-        if kept is not None or first.around is not None:
-            why = f"its first run has freed the graph of {kept or 'a tensor'}, made before it"
-            return RunAgain(deferred=why, freed=True)
+    if error is None and not again.same and (why := _freed(first, engine, ended[0])):
+        return RunAgain(deferred=why, freed=True)
     if compared and again.same:
         watch.take(first.fingerprints[0].gradients)
     if alone and healthy and not again.same:
@@ -127,11 +124,28 @@ def run_again(
     return again
 
 
-def _has_freed(ended: Stop | str | None) -> bool:
-    """The second run raised for a graph that the first has freed."""
+def _with_reason(
+    again: RunAgain,
+    first: Candidate,
+    engine: ScriptEngine,
+    recovered: RecoveredStep,
+    now: WholeState,
+) -> RunAgain:
+    if not again.differs or not first.finite or first.steps_first:
+        return again
+    return replace(again, why=why_apart(first, engine, recovered, now))
+
+
+def _freed(first: Candidate, engine: ScriptEngine, ended: Stop | str | None) -> str:
+    """The second run raised for a graph that the first has freed, and whose; else empty."""
     failure = ended.failure if isinstance(ended, Stop) else None
     raised = graph_failure(failure.message) if failure is not None else None
-    return raised in ("backward-twice", "overwritten")
+    if raised not in ("backward-twice", "overwritten"):
+        return ""
+    kept = freed_in(engine.recipe) if first.finite else None
+    if kept is None and first.around is None:
+        return ""
+    return f"its first run has freed the graph of {kept or 'a tensor'}, made before it"
 
 
 def _computed(engine: ScriptEngine) -> str | None:
