@@ -29,7 +29,7 @@ from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.optimizers import copy_optimizer, scaled_rates
-from nanodoc.replay.rerun import begin_past
+from nanodoc.replay.rerun import begin_past, in_a_row
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.replay.weight_history import WeightHistory
@@ -314,7 +314,8 @@ class BriefSteps:
             begin_past(self._runner, self._named, past, {})
             start = self._keeper.take(past.step, past.batches)
             try:
-                with scaled_rates(1.0, None, past.used) if past.used else nullcontext():
+                used = scaled_rates(1.0, None, past.used) if past.used else nullcontext()
+                with in_a_row(self._runner.recipe), used:
                     reading = driver.run(start, self._compute)
             except UserCodeError:
                 return

@@ -142,14 +142,30 @@ class KeptState:
                 restore()
 
 
+class KeptNetworks:
+    """The values of the networks beside the model that the recipe's functions reach: targets and
+    averages, which many steps move after their optimizers."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        state = ReachedState(recipe)
+        known = {id(t): t for _, m in state.modules for t in (*m.parameters(), *m.buffers())}
+        tensors = [t for key, t in known.items() if key not in state.own and _can_be_written(t)]
+        self._restores = [_values(tensor) for tensor in tensors] if state.copies else []
+
+    def restore(self) -> None:
+        """Puts the values back."""
+        for restore in self._restores:
+            restore()
+
+
 class ReachedState:
     """What the recipe's functions reach, not copied yet. `copies` holds (name, function that makes
     the copy and returns what puts it back); `lost` names what can't be copied."""
 
     def __init__(self, recipe: Recipe) -> None:
         model = recipe.model
-        self._own = {id(p) for p in (*model.parameters(), *model.buffers())}
-        self._own |= {id(m) for m in model.modules()} | {id(o) for o in recipe.optimizers}
+        self.own = {id(p) for p in (*model.parameters(), *model.buffers())}
+        self.own |= {id(m) for m in model.modules()} | {id(o) for o in recipe.optimizers}
         self._tensors: dict[int, tuple[str, torch.Tensor]] = {}
         self.modules: list[tuple[str, torch.nn.Module]] = []
         """Those beside the model, by name."""
@@ -191,7 +207,7 @@ class ReachedState:
     def _visit(self, name: str, value: Any, depth: int, *, library: bool = False) -> None:
         """`library`: it was reached through an object of an installed package, whose own iterators
         and threads are no part of the step."""
-        if isinstance(value, PLAIN) or id(value) in self._own or depth > self._deepest:
+        if isinstance(value, PLAIN) or id(value) in self.own or depth > self._deepest:
             return
         if id(value) in self._seen or len(self._seen) > _MOST:
             return
@@ -227,7 +243,7 @@ class ReachedState:
     def _module(self, name: str, module: torch.nn.Module) -> None:
         self.modules.append((name, module))
         for tensor in (*module.parameters(), *module.buffers()):
-            if id(tensor) not in self._own:
+            if id(tensor) not in self.own:
                 self._tensors[id(tensor)] = (name, tensor)
         self.copies += [(name, partial(_flag, inner)) for inner in module.modules()]
 
@@ -238,7 +254,7 @@ class ReachedState:
             self._bytes += sum(t.nbytes for t in held if isinstance(t, torch.Tensor))
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in self._own:
+                if id(parameter) not in self.own:
                     self._tensors[id(parameter)] = (name, parameter)
 
     def _container(self, name: str, value: Any, depth: int, *, library: bool) -> None:

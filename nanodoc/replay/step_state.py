@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.instrument.torch_private import foreach_copy_
 from nanodoc.recipe.recipe import Recipe
-from nanodoc.replay.closure_state import KeptState, reachable
+from nanodoc.replay.closure_state import KeptNetworks, KeptState, reachable
 from nanodoc.replay.optimizers import copy_optimizer, copy_tensor, restore_optimizer
 from nanodoc.replay.rng import RandomKeeper, RandomState
 from nanodoc.tensors.nested import tensors_in
@@ -63,6 +63,8 @@ class StepState:
     """The numbers that a script's loop counts by, by the names of its variables."""
     outside: KeptState | None = None
     """The state that the recipe's functions reach by name; only of a step that is run again."""
+    networks: KeptNetworks | None = None
+    """Those beside the model, only where steps after this one are run again, too."""
     own: list[Any] | None = None
     """The training's own batches, until it has run the step with them; `batches` are the same
     tensors in containers that it does not write into."""
@@ -232,8 +234,9 @@ class StateKeeper:
         for scaler, kept in capsule.more_scalers:
             if kept is not None:
                 _restore_scaler(scaler, kept)
-        if capsule.outside is not None:
-            capsule.outside.restore()
+        for reached in (capsule.outside, capsule.networks):
+            if reached is not None:
+                reached.restore()
         if capsule.numbers is not None:
             self._recipe.train_step.numbers = capsule.numbers  # type: ignore[union-attr]  # a script's step
         capsule.rng.restore(self._device)

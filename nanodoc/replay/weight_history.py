@@ -18,6 +18,7 @@ from dataclasses import replace
 import torch
 
 from nanodoc.measure.gradients import nonfinite_tensors
+from nanodoc.replay.closure_state import KeptNetworks
 from nanodoc.replay.optimizers import copy_optimizer, state_bytes
 from nanodoc.replay.past_batches import PastBatches
 from nanodoc.replay.past_step import (
@@ -318,6 +319,7 @@ class WeightHistory:
             grads=capsule.grads,
             weights=copy_weights(self._named, host=True),
             optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
+            networks=self._networks(),
         )
         self._since, self._kept_at = 0.0, capsule.step
         if self.first is None:
@@ -326,6 +328,11 @@ class WeightHistory:
             self.previous, self.good = self.good if kept == _KEPT else None, taken
         self._cost = time.perf_counter() - began
         self._spent += self._cost
+
+    def _networks(self) -> KeptNetworks | None:
+        """Of a script: what its iterations move behind their last optimizer step."""
+        step = self._runner.recipe.train_step
+        return KeptNetworks(self._runner.recipe) if getattr(step, "of_script", False) else None
 
     def _copies_that_fit(self) -> int:
         """How many copies the memory allows."""

@@ -143,7 +143,7 @@ def start_of(
         versions,
         {n: ref(v) for n, v in list(namespace.items()) if issubclass(type(v), _TRAINED)},
         drawings_of(code),
-        numbers_among((*loop.targets, *loop.carried), variables, beside),
+        numbers_among(loop.counted_by, variables, beside),
         suspended,
         batch,
     )

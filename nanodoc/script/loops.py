@@ -50,6 +50,12 @@ class Loop:
     in_expression: bool = False
     """It is a comprehension, a generator expression or a `map`."""
 
+    @property
+    def counted_by(self) -> tuple[str, ...]:
+        """Names whose numbers may be others in each of its runs. What stands around a function or a
+        branch binds some that it only reads."""
+        return (*self.targets, *(self.names if self.whole else self.carried))
+
     def backward_outside(self, inner: Loop) -> bool:
         """It makes backward passes besides those of a loop inside it."""
         return inner.file == self.file and any(

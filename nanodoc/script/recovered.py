@@ -46,6 +46,9 @@ class Limits:
 
     optimizer_steps: int = 1
     """After so many the step is over: what the body does then is not run again."""
+    to_the_end: bool = False
+    """Of steps that follow one another, what the body does behind its last optimizer step is run
+    again, too: it moves what the next one reads, as target networks or averages of weights."""
     draws: bool = False
     """The last iteration that was run again drew values from outside of it."""
     fingerprints: list[Fingerprint] | None = None
@@ -65,6 +68,8 @@ class RecoveredStep:
         self._outside = outside
         self._bodies: dict[tuple[int, bool], Body] = {}
         self.limits = Limits()
+        self.followed = False
+        """What is run again now is followed by the next step (`replay.rerun.in_a_row`)."""
         self.loop: Loop | None = None
         self.code: CodeType | None = None
         self.namespace: dict[str, Any] = {}
@@ -166,15 +171,16 @@ class RecoveredStep:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Ends the body behind its last optimizer step."""
+        """Ends the body behind its last optimizer step, unless it is wanted whole."""
         steps, most, thread = 0, self.limits.optimizer_steps, get_ident()
+        to_the_end = self.followed and self.limits.to_the_end
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             nonlocal steps
             if get_ident() != thread:
                 return
             steps += 1
-            if steps >= most:
+            if steps >= most and not to_the_end:
                 raise StopReplay
 
         prints, self.limits.fingerprints = self.limits.fingerprints, None

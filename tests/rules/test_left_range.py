@@ -3,14 +3,14 @@ range, with the line that raised as evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributions import Bernoulli, Categorical, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Normal
 
 from nanodoc.recipe.recipe import Recipe
 from tests.helpers import diagnose, marked
@@ -19,6 +19,15 @@ Batch = dict[str, torch.Tensor]
 Loss = Callable[[nn.Module, Batch], torch.Tensor]
 
 CLASSES, TABLE, LONG = 5, 40, 48
+
+
+@pytest.fixture(autouse=True)
+def _distributions_refuse() -> Iterator[None]:
+    """`torch.compile` of an earlier test may have switched their checks off for the process."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(True)
+    yield
+    Distribution.set_default_validate_args(before)
 
 
 class Network(nn.Module):
