@@ -107,10 +107,9 @@ class ReplayedStep:
             progress.say,
             only=options.experiment,
         )
-        # of a train_step with several losses the run tells the last, or the one that it ended at
         self._mean = _mean(self.first)
         own_step = self.runner.observing and self.first.losses
-        self.loss = self.first.losses[(self.first.bad_since or 0) - 1] if own_step else self._mean
+        self.loss = _told(self.first) if own_step else self._mean
         self.vitals = VitalSigns(steps=1, losses=(self.loss,), grad_norms=(self.first.grad_norm,))
 
     def evidence(self) -> Evidence:
@@ -345,6 +344,14 @@ def _other(batches: list[Any]) -> tuple[str, list[Any], RandomState | None] | No
 def same(a: float, b: float) -> bool:
     """NaN is like NaN here."""
     return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _told(replay: Replay) -> float:
+    """What the run tells of a train_step with several losses: the one that it ended at, the first
+    that is not finite; else the last."""
+    if replay.bad_since is not None:
+        return replay.losses[replay.bad_since - 1]
+    return next((loss for loss in replay.losses if not math.isfinite(loss)), replay.losses[-1])
 
 
 def _mean(replay: Replay) -> float:

@@ -117,6 +117,41 @@ for number in range(15):
     critic.train()
 left(generator, critic)
 """
+ACTOR_CRITIC = """
+actor, critic = nn.Linear(4, 1), nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 1))
+target = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 1))
+target.load_state_dict(critic.state_dict())
+of_actor = torch.optim.Adam(actor.parameters(), lr=1e-3)
+of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+states, actions, rewards = torch.zeros(500, 4), torch.zeros(500, 1), torch.zeros(500, 1)
+state, size = torch.randn(4), 0
+for n in range(-20, 230):
+    with torch.no_grad():
+        action = actor(state).tanh()
+    states[size], actions[size] = state, action
+    state = 0.9 * state + 0.3 * action + 0.05 * torch.randn(4)
+    rewards[size] = -state.square().mean()
+    size += 1
+    if n < 0:
+        continue
+    drawn = torch.randint(0, size - 1, (32,))
+    with torch.no_grad():
+        after = states[drawn + 1]
+        value = rewards[drawn] + 0.9 * target(torch.cat([after, actor(after).tanh()], 1))
+    out = critic(torch.cat([states[drawn], actions[drawn]], 1))
+    loss = spoilt(F.mse_loss(out, value), out, n)
+    of_critic.zero_grad()
+    loss.backward()
+    of_critic.step()
+    gain = critic(torch.cat([states[drawn], actor(states[drawn]).tanh()], 1)).mean()
+    of_actor.zero_grad()
+    (-gain).backward()
+    of_actor.step()
+    with torch.no_grad():
+        for average, learnt in zip(target.parameters(), critic.parameters()):
+            average.lerp_(learnt, 0.01)
+left(actor, critic, target)
+"""
 LEAVES_OUT = CLASSIFIER.replace(
     "            loss.backward()\n",
     "            if not torch.isfinite(loss):\n"
@@ -140,7 +175,7 @@ for n in range(400):
     scaler.step(optimizer)
     scaler.update()
 """
-STYLES = {"classifier": CLASSIFIER, "two players": TWO_PLAYERS}
+STYLES = {"classifier": CLASSIFIER, "two players": TWO_PLAYERS, "actor critic": ACTOR_CRITIC}
 
 
 def written(folder: Path, style: str) -> Path:
