@@ -58,6 +58,18 @@ class AveragedFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OverwrittenFacts:
+    """A row of a tensor that was stored twice, and not read in between, each time."""
+
+    name: str
+    times: int
+    differing: int
+    """How often the second value was another than the first."""
+    stored_at: SourceSpan | None
+    overwritten_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AsideFacts:
     """All of it."""
 
@@ -65,3 +77,4 @@ class AsideFacts:
     scale: ScaleFacts | None = None
     restored: RestoredFacts | None = None
     averaged: AveragedFacts | None = None
+    overwritten: OverwrittenFacts | None = None

@@ -245,6 +245,8 @@ class ScriptSession(BriefSession):
         if self.same and engine.brief.to_be_shown:
             engine.brief.shown = steps_come_to_the_same(engine, self._recovered)
         glance = self._glance = self._glance_at(frame, bound, self.steps)
+        if glance is None and not engine.computes_otherwise():
+            self._outside.asides.stores.at(frame)
         start = glance or start_of(frame, loop, self._outside, self._changing, bound)
         indices, waited = self._outside.begin_step(start.own_batch, start.recorded)
         if isinstance(start, IterationStart):

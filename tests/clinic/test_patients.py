@@ -43,6 +43,7 @@ WITHOUT_PATIENT = {
     "ND135": ("the validation of a script", "rules/test_validation_scale.py"),
     "ND642": ("the validation of a script", "rules/test_asides.py"),
     "ND643": ("weights that a script puts back", "rules/test_asides.py"),
+    "ND173": ("rollouts that a script fills", "rules/test_overwritten_store.py"),
     "ND657": ("averages that a script keeps by a library", "rules/test_averaged_weights.py"),
     "ND656": ("objectives of gpytorch", "rules/test_misweighed_data.py"),
     "ND806": (RANKS, "supervise/test_ranks.py"),

@@ -1,0 +1,237 @@
+"""Values that a script stores beside its steps and overwrites before anything has read them: the
+flags of a rollout that are stored twice, say.
+
+How often each tensor of the loop's function was written to is compared at the starts of steps that
+are watched in full. Where one of several alike is written to a multiple of what the others are, the
+next such stretch of the script is listened to, assignment by assignment.
+
+Frames of this file are looked through when a user's line is sought (see `trace.spans`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from nanodoc.facts.asides import OverwrittenFacts
+from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.taps import TENSOR_READ, TENSOR_WRITTEN
+from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.frame_variables import variables_of_frame
+from nanodoc.trace.spans import resolved
+
+look_through(__file__)
+
+_FEWEST_ROWS = 8
+_FEWEST_TIMES = 8  # overwritten: fewer may be a beginning
+_MOST_LOOKS = 64  # starts of steps
+_MOST_WAITS = 16  # starts of steps at which what is listened to has not come again
+
+
+@dataclass(slots=True)
+class _Written:
+    """A tensor at the start of a step."""
+
+    name: str
+    tensor: torch.Tensor
+    version: int
+
+
+@dataclass(slots=True)
+class _Store:
+    """The last value that was stored and not read since."""
+
+    key: Any
+    frame: int
+    code: CodeType
+    at: int
+    """The offset of its instruction."""
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two assignments to the same place, one behind the other."""
+
+    times: int = 0
+    differing: int = 0
+    low: float = float("inf")
+    high: float = float("-inf")
+    """Of the values that were overwritten."""
+
+
+Places = tuple[CodeType, int, int]
+
+
+class OverwrittenStores:
+    """Told of the starts of steps that are watched in full, in the frame of their loop."""
+
+    def __init__(self, quiet: Callable[[], bool]) -> None:
+        self._quiet = quiet
+        self._before: dict[int, _Written] = {}
+        self._looks = self._waits = 0
+        self._listened: dict[int, _Written] = {}
+        self._last: dict[int, _Store] = {}
+        self._pairs: dict[tuple[int, Places], _Pair] = {}
+        self._stored: dict[tuple[int, CodeType, int], int] = {}
+        """How often each assignment has stored."""
+        self._undo: list[Callable[[], None]] = []
+        self.facts: OverwrittenFacts | None = None
+
+    def at(self, frame: FrameType) -> None:
+        """A step begins in `frame`."""
+        if self._looks >= _MOST_LOOKS:
+            return
+        self._looks += 1
+        # tensors of any kind, and attributes of any object
+        with contextlib.suppress(Exception):
+            self._look(frame)
+        if self._looks >= _MOST_LOOKS:
+            self.close()
+
+    def close(self) -> None:
+        """Listens no more, and lets go of everything."""
+        while self._undo:
+            self._undo.pop()()
+        self._looks = _MOST_LOOKS
+        self._before, self._listened, self._last = {}, {}, {}
+
+    def _look(self, frame: FrameType) -> None:
+        if self._undo:
+            self._waits += 1
+            if any(w.tensor._version != w.version for w in self._listened.values()):
+                self._conclude()
+            elif self._waits >= _MOST_WAITS:
+                self.close()
+            return
+        now = {id(w.tensor): w for w in _stores_of(frame)}
+        jumps = {
+            key: written.version - self._before[key].version
+            for key, written in now.items()
+            if key in self._before and self._before[key].tensor is written.tensor
+        }
+        self._before = now
+        for key, jump in jumps.items():
+            rows = len(now[key].tensor)
+            alike = [j for k, j in jumps.items() if j > 0 and len(now[k].tensor) == rows]
+            if jump > 0 and len(alike) > 1 and jump > min(alike) and jump % min(alike) == 0:
+                self._listened[key] = now[key]
+        if self._listened:
+            self._undo = [TENSOR_WRITTEN.listen(self._writing), TENSOR_READ.listen(self._reading)]
+
+    def _conclude(self) -> None:
+        for (key, (code, first, second)), pair in self._pairs.items():
+            always = pair.times == self._stored.get((key, code, first))
+            if always and pair.times >= _FEWEST_TIMES and pair.differing and pair.low < pair.high:
+                self.facts = OverwrittenFacts(
+                    name=self._listened[key].name,
+                    times=pair.times,
+                    differing=pair.differing,
+                    stored_at=resolved((code, first)),
+                    overwritten_at=resolved((code, second)),
+                )
+                break
+        self.close()
+
+    # -- listening ---------------------------------------------------------------------------------
+
+    def _writing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __setitem__(tensor: Any, index: Any, value: Any) -> Any:
+            if id(tensor) in self._listened and not self._quiet():
+                with contextlib.suppress(Exception):  # indices and values of any kind
+                    self._note(tensor, index, value)
+            return original(tensor, index, value)
+
+        return __setitem__
+
+    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __getitem__(tensor: Any, index: Any) -> Any:
+            if id(tensor) in self._listened:
+                self._last.pop(id(tensor), None)
+            return original(tensor, index)
+
+        return __getitem__
+
+    def _note(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
+        key, before = _key(index), self._last.pop(id(tensor), None)
+        frame = _users_frame()
+        if frame is None:
+            return
+        store = _Store(key, id(frame), frame.f_code, frame.f_lasti)
+        place = id(tensor), store.code, store.at
+        self._stored[place] = self._stored.get(place, 0) + 1
+        self._last[id(tensor)] = store
+        if before is None or (before.key, before.frame) != (key, id(frame)) or key is None:
+            return
+        if before.code is not store.code or not before.at < store.at:
+            return
+        if _mentions(frame, before.at, store.at, tensor) > 1:  # the assignment itself is one
+            return
+        places = store.code, before.at, store.at
+        pair = self._pairs.setdefault((id(tensor), places), _Pair())
+        pair.times += 1
+        with torch.no_grad():
+            kept = torch.Tensor.detach(tensor).select(0, key) if isinstance(key, int) else None
+            kept = tensor.detach()[key] if kept is None else kept
+            given = torch.as_tensor(value, dtype=kept.dtype, device=kept.device).expand_as(kept)
+            pair.differing += not torch.equal(kept, given)
+            pair.low = min(pair.low, float(kept.min()))
+            pair.high = max(pair.high, float(kept.max()))
+
+
+def _key(index: Any) -> Any:
+    """An index of whole numbers, as one that can be compared; None of another."""
+    if isinstance(index, tuple):
+        keys = tuple(_key(part) for part in index)
+        return None if None in keys else keys
+    with contextlib.suppress(TypeError):
+        return operator.index(index)
+    return None
+
+
+def _users_frame() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
+        frame = frame.f_back
+    return frame
+
+
+def _mentions(frame: FrameType, first: int, last: int, tensor: torch.Tensor) -> int:
+    """How often the instructions between two of a frame load the tensor, by any of its names."""
+    names = {name for name, value in _held(frame) if value is tensor}
+    return sum(
+        first < found.offset < last
+        and found.opname.startswith("LOAD")
+        and isinstance(found.argval, str)
+        and found.argval in names
+        for found in dis.get_instructions(frame.f_code)
+    )
+
+
+def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
+    """What a frame's variables hold, and the attributes of the script's own objects."""
+    known: Mapping[str, Any] = variables_of_frame(frame)
+    if frame.f_code.co_name != "<module>":
+        known = {**{n: frame.f_globals.get(n) for n in frame.f_code.co_names}, **known}
+    for name, value in known.items():
+        yield name, value
+        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+            continue
+        file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
+        if isinstance(file, str) and frame_kind(file) == USER:
+            yield from dict(getattr(value, "__dict__", {})).items()
+
+
+def _stores_of(frame: FrameType) -> Iterator[_Written]:
+    for name, value in _held(frame):
+        if type(value) is not torch.Tensor or value.requires_grad or value.is_inference():
+            continue
+        if value.dim() and len(value) >= _FEWEST_ROWS:
+            yield _Written(name, value, value._version)
