@@ -27,17 +27,22 @@ class Scorer:
     def __init__(self, layouts: Layouts, cache: Path) -> None:
         self._layouts, self._package = layouts, package_digest()
         self._kept = Kept(cache / "reports")
+        self.first_steps: dict[str, str] = {}
+        """How the first step of each healthy script came out when nanodoc ran it again."""
 
     def findings(self, subject: Subject, changed: dict[str, str]) -> list[dict[str, Any]] | None:
         """What nanodoc finds in the script; None where it made no report. Nothing is kept."""
+        report = self._report(subject, changed)
+        return None if report is None else brief(report)
+
+    def _report(self, subject: Subject, changed: dict[str, str]) -> dict[str, Any] | None:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch) / "same"
             self._layouts.into(copy, subject, changed)
             try:
-                report = realcode.run(subject.script, copy, watched=True).report
+                return realcode.run(subject.script, copy, watched=True).report
             except subprocess.TimeoutExpired:
                 return None
-        return None if report is None else brief(report)
 
     def healthy(self, subject: Subject) -> list[dict[str, Any]] | None:
         """All findings on the unchanged script; None where nanodoc made no report."""
@@ -46,8 +51,11 @@ class Scorer:
         key = digest(self._package, subject.name, subject.script.command, source)
         known = self._kept.get(key)
         if known is None:
-            known = {"findings": self.findings(subject, {})}
+            report = self._report(subject, {})
+            known = {"findings": None if report is None else brief(report)}
+            known["first step"] = first_step(report or {})
             self._kept.put(key, known)
+        self.first_steps[subject.name] = known["first step"]
         found: list[dict[str, Any]] | None = known["findings"]
         return found
 
@@ -112,6 +120,7 @@ class Scorer:
             "mutants": [row for row in rows if row["class"] != "gone"],
             "gone": [f"{row['script']}: {row['mutant']}" for row in rows if row["class"] == "gone"],
             "healthy scripts": len(healthy),
+            "first steps": {subject.name: self.first_steps[subject.name] for subject in healthy},
             "false alarms": alarms,
             "left out": left_out,
         }
@@ -132,6 +141,15 @@ def brief(report: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for finding in report["findings"]
     ]
+
+
+def first_step(report: dict[str, Any]) -> str:
+    """How a script's first step came out when it was run again: `bitwise`, `rounding`, or what the
+    report says instead."""
+    told = str(report.get("run", {}).get("step_found", "no step was found"))
+    words = {"bitwise the same": "bitwise", "the same up to rounding": "rounding"}
+    found = next((short for text, short in words.items() if text in told), None)
+    return found or (told.partition(", ")[2] or told)
 
 
 def observed(
@@ -201,6 +219,13 @@ def table(score: dict[str, Any]) -> str:
     silent = [rates(some)["missed"] for _, some in halves[1:]]
     lines += ["", f"open − sealed: right {right[0] - right[1]:+.1f}, missed "]
     lines[-1] += f"{silent[0] - silent[1]:+.1f} percentage points"
+    steps = score["first steps"]
+    counts = Counter(
+        told if told in ("bitwise", "rounding") else "other" for told in steps.values()
+    )
+    lines += ["", "first step of the healthy scripts, run again: "]
+    lines[-1] += ", ".join(f"{name} {counts[name]}" for name in (*usual, "other"))
+    lines += [f"  {name}: {told}" for name, told in steps.items() if told not in usual]
     alarms = score["false alarms"]
     lines += ["", f"false alarms: {len(alarms)} of {score['healthy scripts']} healthy scripts"]
     lines += [f"  {one['script']}: {', '.join(one['findings'])}" for one in alarms]

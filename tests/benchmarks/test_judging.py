@@ -108,6 +108,7 @@ def test_the_table_tells_the_halves_apart() -> None:
     score = {
         "mutants": rows,
         "healthy scripts": 2,
+        "first steps": {"one": "bitwise", "two": "replay of step 0 not the same"},
         "false alarms": [{"script": "ppo", "findings": ["ND1 ppo.py:3"]}],
         "left out": [],
         "gone": [],

@@ -1,8 +1,8 @@
 """## What it checks
 Tensors that the script fills row by row between its training steps, for example with a rollout. One
-is reported whose rows are stored twice, each time with another value, where nothing has read the first one
-before the second replaces it. It is listened to, assignment by assignment, where one tensor is
-written to more often than others of the same length.
+is reported whose rows are stored twice, each time with another value, where nothing has read the
+first one before the second replaces it. Where one tensor is written to more often than others of
+the same length, nanodoc listens to its assignments one by one.
 
 ## Why it matters
 What the first line stores is lost, and every later reader takes the second value for it. Flags of
