@@ -29,6 +29,7 @@ from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
+from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import StepState
@@ -225,10 +226,17 @@ class ScriptEngine(BrieflyWatched):
         if self.left is not None:
             self.left.gone = gone
 
-    def left_at_first(self, start: StepState, loss: float, indices: Sequence[int] | None) -> None:
-        """The script has left its loop, for its loss, in the first step."""
+    def left_at_first(
+        self, start: StepState, loss: float, indices: Sequence[int] | None, *, used: bool = False
+    ) -> None:
+        """The script has left its loop, for its loss, in the first step. `used`: it is about to
+        step with that one's gradients."""
         self.left = left_step(start, self.recipe, self._named, loss, indices)
         self.left.gone = True
+        if used:
+            vitals, bad = packed_vitals([], self._named), really_nonfinite(self._named)
+            vitals = vitals.with_loss(loss)
+            self.left.told = StepReading(vitals, tripped=vitals, bad_parameters=bad)
 
     def ended_by_left(self) -> Stop | None:
         """The last that was seen of the training are steps that were set aside: the run ends with
