@@ -125,7 +125,7 @@ class ScriptEngine(BrieflyWatched):
         its data; `on_trip` is called where its vital signs are not healthy, before the optimizer
         has stepped; `on_sick_step` before it steps with what `left` has left."""
         here().at(step, "forward")
-        self.requested.closely = not self.replays
+        self.requested.closely = not self.replays or self.unproven or self.sought is not None
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
         self.learning.waits.append(waited)
@@ -338,13 +338,9 @@ class ScriptEngine(BrieflyWatched):
         if self.unproven:  # what a rank comes to by itself may be left from what others sent
             found = self._run_together(capsule, reading.bad_parameters)
         if self.replays and found is None:
+            live = self._as_it_ran(capsule, reading)
             stop = super()._judged(capsule, reading, began)
-            if self.unproven and stop is not None and stop.examined is not None:
-                self.unproven = stop.examined.reproduced != "bitwise"
-                if self.unproven:
-                    unseen = self._unseen(capsule.step)
-                    stop = replace(stop, examined=unseen, capsule=None)
-            return stop
+            return stop if stop is None else self._believed(stop, live)
         assert self._judging is not None
         sick = self._sick(capsule, reading)
         if self.lockstep.is_held(capsule):
@@ -355,6 +351,29 @@ class ScriptEngine(BrieflyWatched):
         if examined.reproduced == "not_run":
             examined = self._unseen(first.step)
         return self._stop_of(first, examined)
+
+    def _as_it_ran(self, capsule: StepState, reading: StepReading) -> Examined | None:
+        """What a sick step showed that was traced closely while it ran; None of any other."""
+        tracer = self.requested.running
+        if tracer is None or not self.requested.closely:
+            return None
+        assert self._judging is not None
+        losses = self._judging.observer.losses
+        return self._seen_in(tracer, losses, capsule, reading.bad_parameters)
+
+    def _believed(self, stop: Stop, live: Examined | None) -> Stop:
+        """A sick step that was run again. Where it is not known that this says what the script's
+        own did, only the same bit by bit is believed, and else what it showed `live`."""
+        if stop.examined is None or stop.trip is None:
+            return stop
+        again = stop.examined.reproduced
+        if self.unproven:
+            self.unproven = again != "bitwise"
+        if not self.unproven and (again != "no" or live is None):
+            return stop
+        if live is not None:
+            self.traced = f"step {stop.trip.step} traced as it ran"
+        return replace(stop, examined=live or self._unseen(stop.trip.step), capsule=None)
 
     def _examined(
         self,

@@ -146,7 +146,8 @@ def perform(job: Job, progress: Progress) -> Report:
         if job.launch is not None:
             from nanodoc.pipeline.run_script import run_script
 
-            return run_script(job.launch, job.config, progress)
+            trace = job.again.trace if job.again is not None else None
+            return run_script(job.launch, job.config, progress, trace)
         return run_training(job.target, job.config, progress, job.again)
 
 
@@ -155,13 +156,21 @@ def _muted(job: Job) -> contextlib.AbstractContextManager[None]:
     done by a thread or by native code. Python's own calls are told that they have succeeded."""
     from nanodoc.script.muted import muted
 
-    keep_from_writing((artifact_folder(job.config).as_posix(), "/dev", "/proc"))
+    # what a group of ranks agrees on goes over TCP, also where it is a group of one
+    of_script = job.again is not None and job.again.trace is not None
+    folders = (artifact_folder(job.config).as_posix(), "/dev", "/proc")
+    keep_from_writing(folders, connecting=not of_script)
     sys.addaudithook(_no_connection)
-    return muted()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in range(3):  # reading the first of them raises
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return muted(everywhere=True)
 
 
 def _no_connection(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "socket.connect" and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
+    sends = event in ("socket.connect", "socket.sendto", "socket.sendmsg")
+    if sends and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
         raise PermissionError("a training that is re-run may not connect to another machine")
 
 

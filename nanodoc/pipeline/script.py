@@ -18,6 +18,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.ranks import RankAtStart
+from nanodoc.facts.untraced import NOT_REPRODUCED, Untraced, rounding_on
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
@@ -71,15 +72,18 @@ class ScriptRun:
         progress: Progress,
         *,
         launch: Launch | None = None,
+        sought: Untraced | None = None,
         building: BuildWatch | None = None,
         in_code: bool = False,
         raises: bool = False,
     ) -> None:
-        """`launch`: how the script was started. `building`: what was seen of the making of what
+        """`launch`: how the script was started; `sought`: the step that it runs a second time for.
+        `building`: what was seen of the making of what
         `program` trains, if that is over. `in_code`: the training calls nanodoc itself; with
         `raises` it is ended by `TrainingIsSick` where it is sick."""
         self._began = 0.0
         self._launch, self._in_code, self._raises = launch, in_code, raises
+        self._sought = sought
         self._entrypoint = entrypoint
         # a script may change the working folder before its loop begins
         self._home = Path.cwd()
@@ -261,7 +265,7 @@ class ScriptRun:
         )
         self._outside.asides.of_model(recipe.model)
         self._before = before_the_run(recipe)
-        return ScriptEngine(
+        engine = ScriptEngine(
             recipe,
             trained.device,
             None,
@@ -270,6 +274,10 @@ class ScriptRun:
             build_facts=facts,
             **engine_options(config, folder),
         )
+        sought = self._sought
+        if sought is not None and sought.training == len(self._earlier_reports):
+            engine.sought = sought
+        return engine
 
     def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> BaseException:
         """The report, made where the script stands: what a step needs is all there."""
@@ -282,7 +290,8 @@ class ScriptRun:
         try:
             report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
-            self._report = replace(report, run=replace(report.run, step_found=found))
+            report = replace(report, run=replace(report.run, step_found=found))
+            self._report = replace(report, untraced=self._untraced(report, outcome))
         finally:
             engine.end()
         if not self._raises:
@@ -296,6 +305,21 @@ class ScriptRun:
         place = first.culprit.location
         where = f" at {place.place}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
+
+    def _untraced(self, report: Report, outcome: Outcome) -> Untraced | None:
+        """The step that ended the run, where a second run of the script may show its cause."""
+        trip, earlier = outcome.evidence.trip, self._earlier_reports
+        unknown = outcome.evidence.reproduced in ("not_run", "no")
+        named = any(finding.name == NOT_REPRODUCED for finding in report.findings)
+        if self._launch is None or trip is None or not (unknown and named):
+            return None
+        return Untraced(
+            training=len(earlier),
+            step=trip.step,
+            steps=sum(one.vitals.steps for one in earlier) + trip.step + 1,
+            losses=report.vitals.losses[: trip.step],
+            rounding=rounding_on(self._run.device.type),
+        )
 
     def _rebuilt(self) -> Rebuilt | None:
         """How the script's data are made anew; None where that takes long, or can't be done."""

@@ -52,7 +52,6 @@ _SPEAKING = (
         ("connect", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom", "accept"),
     ),
     ("multiprocessing.process", "BaseProcess", ("start",)),
-    ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
     ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
     ("os", "", ("fork",)),
 )
@@ -76,11 +75,15 @@ Replaced = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
-def muted() -> Iterator[None]:
-    """What runs inside, in this thread, leaves nothing behind outside of this process."""
-    mine, said = threading.get_ident(), io.StringIO()
+def muted(*, everywhere: bool = False) -> Iterator[None]:
+    """What runs inside, in this thread, leaves nothing behind outside of this process.
+    `everywhere`: nor does what other threads run. They belong to what is muted and may be waited
+    for; standard input may not be read."""
+    mine, said = None if everywhere else threading.get_ident(), io.StringIO()
     with (
-        replaced(_silenced()),
+        # where threads wait for each other, they are to wait as they did
+        replaced((*_silenced(), *(() if everywhere else _of_threads())), everywhere=everywhere),
+        _without_input() if everywhere else contextlib.nullcontext(),
         _descriptors_closed(),
         _Stream.of_thread(mine, "stdout", said),
         _Stream.of_thread(mine, "stderr", said),
@@ -116,8 +119,8 @@ def no_new_tasks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(those: Iterable[Replaced]) -> Iterator[None]:
-    """Functions and methods are others inside, in this thread."""
+def replaced(those: Iterable[Replaced], *, everywhere: bool = False) -> Iterator[None]:
+    """Functions and methods are others inside, in this thread or `everywhere`."""
     mine, inside, level = threading.get_ident(), True, _aloud
 
     def replacing(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -126,7 +129,8 @@ def replaced(those: Iterable[Replaced]) -> Iterator[None]:
 
             def called(*args: Any, **kwargs: Any) -> Any:
                 # an event loop may keep a method, and call it later
-                quiet = inside and _aloud <= level and threading.get_ident() == mine
+                here = everywhere or threading.get_ident() == mine
+                quiet = inside and _aloud <= level and here
                 return (instead if quiet else original)(*args, **kwargs)
 
             return called
@@ -152,11 +156,7 @@ def _silenced() -> Iterator[Replaced]:
         target = getattr(loaded, owner, None) if owner else loaded
         for name in methods if target is not None else ():
             yield target, name, _ending
-    for module, owner, name in _WAITING:
-        target = getattr(sys.modules.get(module), owner, None)
-        if target is not None:
-            yield target, name, _waiting
-    for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
+    for target, name in ((torch, "save"), (logging.Logger, "handle")):
         yield target, name, lambda original: _nothing
     for name in _OF_FILES:
         yield os, name, lambda original: _nothing
@@ -169,6 +169,18 @@ def _silenced() -> Iterator[Replaced]:
     yield os, "write", lambda original: lambda descriptor, data: len(data)
     yield os, "system", lambda original: _refused
     yield subprocess.Popen, "__init__", lambda original: _refused
+
+
+def _of_threads() -> Iterator[Replaced]:
+    """What other threads of the script have a part in."""
+    for module, owner, name in _WAITING:
+        target = getattr(sys.modules.get(module), owner, None)
+        if target is not None:
+            yield target, name, _waiting
+    pools = getattr(sys.modules.get("concurrent.futures.thread"), "ThreadPoolExecutor", None)
+    if pools is not None:
+        yield pools, "submit", _ending
+    yield time, "sleep", lambda original: _nothing
 
 
 def _opening(original: Any) -> Any:
@@ -190,25 +202,55 @@ def _opening_by_number(original: Any) -> Any:
 
 
 class _Stream:
-    """stdout or stderr, for one thread somewhere else."""
+    """stdout or stderr, for one thread, or for all, somewhere else."""
 
-    def __init__(self, thread: int, own: Any, instead: Any) -> None:
+    def __init__(self, thread: int | None, own: Any, instead: Any) -> None:
         self._thread, self._own, self._instead = thread, own, instead
 
     def __getattr__(self, name: str) -> Any:
-        mine = threading.get_ident() == self._thread
+        mine = self._thread is None or threading.get_ident() == self._thread
         return getattr(self._instead if mine else self._own, name)
 
     @staticmethod
     @contextlib.contextmanager
-    def of_thread(thread: int, name: str, instead: Any) -> Iterator[None]:
-        """`sys.<name>` of that thread goes to `instead`."""
+    def of_thread(thread: int | None, name: str, instead: Any) -> Iterator[None]:
+        """`sys.<name>` of that thread, or of all, goes to `instead`."""
         own = getattr(sys, name)
         setattr(sys, name, _Stream(thread, own, instead))
         try:
             yield
         finally:
             setattr(sys, name, own)
+
+
+class _NoInput(io.TextIOBase):
+    """Standard input that the first run of a script has read: nobody can answer once more."""
+
+    def readable(self) -> bool:
+        """So that reading is tried."""
+        return True
+
+    def read(self, size: int | None = -1, /) -> str:
+        """As every way of reading: raises `StopReplay`."""
+        raise StopReplay("it reads standard input")
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # as TextIOWrapper's
+        """As `read`; iterating comes here, too."""
+        return self.read()
+
+    @property
+    def buffer(self) -> Any:
+        """As `read`."""
+        return self.read()
+
+
+@contextlib.contextmanager
+def _without_input() -> Iterator[None]:
+    own, sys.stdin = sys.stdin, _NoInput()
+    try:
+        yield
+    finally:
+        sys.stdin = own
 
 
 @contextlib.contextmanager

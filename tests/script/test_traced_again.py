@@ -1,0 +1,273 @@
+"""A sick step that can't be run again where it ran: a second run of the script, which nobody hears
+of, comes to it once more and is traced there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanodoc.supervise.landlock import can_be_kept_from_writing
+from tests.helpers import line_of, nanodoc, python
+
+pytestmark = pytest.mark.skipif(
+    not can_be_kept_from_writing(), reason="this kernel can't keep a process from writing"
+)
+
+SCRIPT = """
+import itertools, logging, os, queue, random, socket, sqlite3, sys, threading, time
+import torch
+from torch import nn
+
+words = sys.argv[1:]
+torch.manual_seed(0)
+if "unseeded" in words:
+    torch.seed()
+if "asks" in words:
+    print("read", sys.stdin.readline())
+if "hangs" in words:
+    if os.path.exists("been.here"):
+        time.sleep(600)
+    open("been.here", "w").close()
+if "sends" in words:
+    with socket.create_connection(("127.0.0.1", int(words[-1]))) as line:
+        line.sendall(b"begun")
+logging.basicConfig(filename="train.log", level=logging.INFO)
+rows = sqlite3.connect("log.db" if "disk" in words else ":memory:")
+rows.execute("create table if not exists log (step int)")
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last, self.scale = nn.Linear(8, 16), nn.Linear(16, 1), 0.5
+
+    def forward(self, x):
+        h = self.first(x)
+        total = h.relu().sum(1, keepdim=True)
+        return self.last(h / (total - total.detach() * self.scale))
+
+
+draw = torch.Generator().manual_seed(1)
+
+
+def batches():
+    while True:
+        yield torch.randn(16, 8, generator=draw)
+
+
+def ahead(stream, into):
+    for number, x in enumerate(stream):
+        into.put(x)
+        with open("thread.log", "a") as log:
+            log.write(f"{number}\\n")
+            os.write(2, b"")
+        if number == 25:
+            return
+
+
+def racing(into):
+    # which of the two is first is up to the machine
+    chance = random.SystemRandom()
+    while True:
+        time.sleep(chance.random() / 200)
+        into.put(torch.randn(16, 8) * chance.random())
+
+
+stream = batches()
+loaded = queue.Queue(maxsize=4)
+if "thread" in words:
+    threading.Thread(target=ahead, args=(stream, loaded), daemon=True).start()
+if "race" in words:
+    for _ in range(2):
+        threading.Thread(target=racing, args=(loaded,), daemon=True).start()
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+for step in range(20):
+    if "thread" in words or "race" in words:
+        (x,) = itertools.islice(iter(loaded.get, None), 1)
+    else:
+        (x,) = itertools.islice(stream, 1)
+    if "state" in words:
+        rows.execute("insert into log values (?)", (step,))
+        rows.commit()
+        (made,) = rows.execute("select count(*) from log").fetchone()
+    if step == 13:
+        net.scale = 1.0
+    loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item(), flush=True)
+    logging.info("step %d", step)
+    os.write(1, b"raw\\n")
+    with open("steps.txt", "a") as steps:
+        steps.write(f"{step}\\n")
+    torch.save(step, "last.pt")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def run(
+    script: Path, *words: str, options: tuple[str, ...] = (), stdin: str | None = None
+) -> tuple[str, dict[str, Any]]:
+    report = script.parent / "report.json"
+    told = ("--output-format", "json", "--output", report.name)
+    done = nanodoc(
+        "run", *told, *options, script.name, "--", *words, cwd=script.parent, stdin=stdin
+    )
+    assert report.exists(), done.stderr
+    assert left_running(script.parent) == []
+    return done.stdout, json.loads(report.read_text())
+
+
+def left_running(folder: Path) -> list[str]:
+    """Processes that work in the folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            other = process.name.isdigit() and int(process.name) != os.getpid()
+            if other and os.readlink(process / "cwd") == str(folder):
+                found.append(f"{process.name} {(process / 'cmdline').read_text()}")
+        except OSError:
+            continue
+    return found
+
+
+def why_not(report: dict[str, Any]) -> str:
+    """The one line that says why the step was not traced."""
+    (found,) = [
+        row["why"] for row in report["not_checked"] if row["what"].startswith("a second run")
+    ]
+    finding = report["findings"][0]
+    assert (finding["code"], finding["step"]) == ("ND901", 13)
+    assert "--trace-steps 13" in finding["explanation"]
+    return str(found)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("state",), ("thread",)],
+    ids=["an iterator that is not recorded", "state in C", "a thread at work"],
+)
+def test_the_step_is_traced_in_a_second_run(script: Path, words: tuple[str, ...]) -> None:
+    out, report = run(script, *words)
+    found = report["findings"][0]
+    assert (found["code"], found["step"]) == ("ND202", 13)
+    assert found["culprit"]["location"]["line"] == line_of(script, "h / (total")
+    assert [one["code"] for one in report["findings"]].count("ND901") == 0
+    seen = {row["label"]: row["value"] for row in found["evidence"]}
+    assert seen["traced"] == (
+        "in a second, muted run of the script; the losses of the 13 steps before it were bitwise "
+        "the same"
+    )
+    assert report["run"]["step_found"].endswith("step 13 traced in a second run")
+    assert report["run"]["reproduced"] == "as_it_ran"
+    # the user's files and streams have what one run leaves
+    assert [line.split()[0] for line in out.splitlines()[:-1:2]] == [str(n) for n in range(13)]
+    assert out.count("raw\n") == 13
+    folder = script.parent
+    assert (folder / "steps.txt").read_text().split() == [str(n) for n in range(13)]
+    assert (folder / "train.log").read_text().count("step") == 13
+    if "thread" in words:
+        numbers = (folder / "thread.log").read_text().split()
+        assert numbers == sorted(set(numbers), key=int)
+    left = {path.name for path in folder.iterdir()}
+    own = {"steps.txt", "train.log", "last.pt", *(("thread.log",) if "thread" in words else ())}
+    assert left == {"train.py", "report.json", "nanodoc-out", *own}
+    assert not list((folder / "nanodoc-out").glob("trace-step*"))
+
+
+def test_the_second_run_is_the_same_as_the_script_alone(script: Path) -> None:
+    out, _ = run(script)
+    bare = python(script.name, cwd=script.parent).stdout
+    assert bare.startswith(out)
+
+
+@pytest.mark.parametrize("word", ["unseeded", "race"])
+def test_what_another_course_shows_is_not_told(script: Path, word: str) -> None:
+    _, report = run(script, word)
+    assert "came to another loss in step 0: " in why_not(report)
+
+
+def test_a_database_on_disk_is_not_written_twice(script: Path) -> None:
+    _, report = run(script, "state", "disk")
+    assert "the second run failed before its first step" in why_not(report)
+    rows = sqlite3.connect(script.parent / "log.db")
+    assert rows.execute("select count(*) from log").fetchone() == (14,)
+    rows.close()
+
+
+def test_a_script_that_reads_standard_input_is_not_run_twice(script: Path) -> None:
+    out, report = run(script, "asks", stdin="one\ntwo\n")
+    assert out.startswith("read one\n")
+    assert "it reads standard input" in why_not(report)
+
+
+def test_nothing_is_sent_twice(script: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(1.0)
+        port = server.getsockname()[1]
+        _, report = run(script, "sends", str(port))
+        server.accept()[0].close()
+        with pytest.raises(TimeoutError):
+            server.accept()
+    assert "the second run was ended: it speaks to another process" in why_not(report)
+
+
+def test_it_ends_with_the_budget(script: Path) -> None:
+    began = time.monotonic()
+    _, report = run(script, "hangs", options=("--budget", "10"))
+    assert time.monotonic() - began < 60
+    assert "when the --budget was used up" in why_not(report)
+    assert not report["interrupted"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_is_interrupted(script: Path, number: signal.Signals) -> None:
+    command = ["-m", "nanodoc", "run", "--output-format", "json", "--output", "report.json"]
+    begun = subprocess.Popen(
+        [sys.executable, *command, script.name, "--", "hangs"],
+        cwd=script.parent,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.monotonic() + 60
+    while not second_runs(script.parent) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(2)  # so that it has come to where it hangs
+    begun.send_signal(number)
+    assert begun.wait(30) in (130, -number)
+    assert left_running(script.parent) == []
+    report = json.loads((script.parent / "report.json").read_text())
+    assert report["interrupted"]
+    assert why_not(report) == "interrupted"
+
+
+def second_runs(folder: Path) -> bool:
+    """The script has left its steps, and another process of nanodoc's has begun behind it."""
+    steps = folder / "steps.txt"
+    ended = steps.exists() and steps.read_text().count("\n") == 13
+    time.sleep(0.5)
+    return ended and sum("_child_start" in one for one in left_running(folder)) > 0
+
+
+def test_without_a_budget_there_is_none(script: Path) -> None:
+    _, report = run(script, options=("--budget", "0"))
+    assert "no time was left (--budget 0s)" in why_not(report)
