@@ -31,6 +31,9 @@ class Untraced:
     rounding: float
     """How far apart, relative, two losses may be that differ for rounding alone."""
 
+    compiled: bool = False
+    """`torch.compile` made a part of it, which runs eagerly where it is traced."""
+
     @property
     def known(self) -> bool:
         """Steps before it tell whether a second run is the same."""

@@ -125,7 +125,8 @@ class ScriptEngine(BrieflyWatched):
         its data; `on_trip` is called where its vital signs are not healthy, before the optimizer
         has stepped; `on_sick_step` before it steps with what `left` has left."""
         here().at(step, "forward")
-        self.requested.closely = not self.replays or self.unproven or self.sought is not None
+        self.requested.eagerly = self.sought is not None
+        self.requested.closely = not self.replays or self.unproven or self.requested.eagerly
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
         self.learning.waits.append(waited)

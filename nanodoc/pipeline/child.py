@@ -8,12 +8,11 @@ import faulthandler
 import gc
 import os
 import signal
-import socket
 import sys
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanodoc.config import artifact_folder
 from nanodoc.errors import NanodocError, UsageError, said
@@ -153,25 +152,14 @@ def perform(job: Job, progress: Progress) -> Report:
 
 def _muted(job: Job) -> contextlib.AbstractContextManager[None]:
     """For the rest of this process: nothing that the training does leaves anything behind, be it
-    done by a thread or by native code. Python's own calls are told that they have succeeded."""
-    from nanodoc.script.muted import muted
+    done by a thread or by native code."""
+    from nanodoc.script.muted_process import muted_process
 
+    own = artifact_folder(job.config).as_posix()
     # what a group of ranks agrees on goes over TCP, also where it is a group of one
     of_script = job.again is not None and job.again.trace is not None
-    folders = (artifact_folder(job.config).as_posix(), "/dev", "/proc")
-    keep_from_writing(folders, connecting=not of_script)
-    sys.addaudithook(_no_connection)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in range(3):  # reading the first of them raises
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
-    return muted(everywhere=True)
-
-
-def _no_connection(event: str, arguments: tuple[Any, ...]) -> None:
-    sends = event in ("socket.connect", "socket.sendto", "socket.sendmsg")
-    if sends and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
-        raise PermissionError("a training that is re-run may not connect to another machine")
+    keep_from_writing((own, "/dev", "/proc"), connecting=not of_script)
+    return muted_process(own)
 
 
 def describe_death(error: Exception) -> Failure | None:

@@ -290,8 +290,10 @@ class ScriptRun:
         try:
             report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
+            compiled = engine.build.is_compiled(engine.recipe.model)
+            untraced = self._untraced(report, outcome, compiled=compiled)
             report = replace(report, run=replace(report.run, step_found=found))
-            self._report = replace(report, untraced=self._untraced(report, outcome))
+            self._report = replace(report, untraced=untraced)
         finally:
             engine.end()
         if not self._raises:
@@ -306,7 +308,7 @@ class ScriptRun:
         where = f" at {place.place}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
 
-    def _untraced(self, report: Report, outcome: Outcome) -> Untraced | None:
+    def _untraced(self, report: Report, outcome: Outcome, *, compiled: bool) -> Untraced | None:
         """The step that ended the run, where a second run of the script may show its cause."""
         trip, earlier = outcome.evidence.trip, self._earlier_reports
         unknown = outcome.evidence.reproduced in ("not_run", "no")
@@ -319,6 +321,7 @@ class ScriptRun:
             steps=sum(one.vitals.steps for one in earlier) + trip.step + 1,
             losses=report.vitals.losses[: trip.step],
             rounding=rounding_on(self._run.device.type),
+            compiled=compiled,
         )
 
     def _rebuilt(self) -> Rebuilt | None:

@@ -110,7 +110,8 @@ def _with(job: Job, report: Report, sought: Untraced, ended: Ended) -> Report:
     if len(losses) <= sought.step:
         return _noted(report, sought, f"the second run {_how_it_ended(told)}")
     if not told.broke:
-        return _noted(report, sought, "in the second run the step was healthy")
+        how = " without torch.compile" if sought.compiled else ""
+        return _noted(report, sought, f"in the second run the step was healthy{how}")
     fresh = [finding for finding in told.findings if finding.severity == "critical"]
     if not fresh or any(finding.name == NOT_REPRODUCED for finding in fresh):
         return _noted(report, sought, "traced in a second run, no op could be identified")
@@ -149,7 +150,9 @@ def _joined(report: Report, sought: Untraced, told: Report, fresh: Sequence[Find
     pairs = zip(sought.losses, told.vitals.losses, strict=False)
     same = "bitwise the same" if all(a == b for a, b in pairs) else "the same up to rounding"
     steps = f"{sought.step} steps" if sought.step > 1 else "step"
-    how = f"in a second, muted run of the script; the losses of the {steps} before it were {same}"
+    eager = ", without torch.compile" if sought.compiled else ""
+    how = f"in a second, muted run of the script{eager}; "
+    how += f"the losses of the {steps} before it were {same}"
     known = {finding.fingerprint for finding in fresh}
     kept = [one for one in report.findings if one.name != NOT_REPRODUCED]
     place = report.run.step_found

@@ -33,11 +33,11 @@ _SHOWING = (
     ("torch.utils.tensorboard.writer", "SummaryWriter", None),
     ("wandb", "", ("log",)),
 )
-_OF_FILES = (
+OF_FILES = (
     *("remove", "unlink", "rename", "replace", "rmdir", "truncate"),
     *("mkdir", "makedirs", "link", "symlink", "chmod", "utime"),
 )
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 # (module, class, methods): they speak to another process
 _SPEAKING = (
@@ -52,6 +52,7 @@ _SPEAKING = (
         ("connect", "send", "sendall", "sendto", "recv", "recv_into", "recvfrom", "accept"),
     ),
     ("multiprocessing.process", "BaseProcess", ("start",)),
+    ("concurrent.futures.thread", "ThreadPoolExecutor", ("submit",)),
     ("concurrent.futures.process", "ProcessPoolExecutor", ("submit",)),
     ("os", "", ("fork",)),
 )
@@ -75,15 +76,11 @@ Replaced = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextlib.contextmanager
-def muted(*, everywhere: bool = False) -> Iterator[None]:
-    """What runs inside, in this thread, leaves nothing behind outside of this process.
-    `everywhere`: nor does what other threads run. They belong to what is muted and may be waited
-    for; standard input may not be read."""
-    mine, said = None if everywhere else threading.get_ident(), io.StringIO()
+def muted() -> Iterator[None]:
+    """What runs inside, in this thread, leaves nothing behind outside of this process."""
+    mine, said = threading.get_ident(), io.StringIO()
     with (
-        # where threads wait for each other, they are to wait as they did
-        replaced((*_silenced(), *(() if everywhere else _of_threads())), everywhere=everywhere),
-        _without_input() if everywhere else contextlib.nullcontext(),
+        replaced(_silenced()),
         _descriptors_closed(),
         _Stream.of_thread(mine, "stdout", said),
         _Stream.of_thread(mine, "stderr", said),
@@ -108,7 +105,7 @@ def no_new_tasks() -> Iterator[None]:
     """What runs inside, in this thread, gives nothing to the event loop. Raises `StopReplay` where
     that cannot be seen to: in a loop that is written in C."""
     loop = asyncio._get_running_loop()
-    tasks = [(type(loop), name, _ending) for name in _TASKS] if loop is not None else []
+    tasks = [(type(loop), name, ending) for name in _TASKS] if loop is not None else []
     try:
         around = contextlib.ExitStack()
         around.enter_context(replaced(tasks))
@@ -120,8 +117,8 @@ def no_new_tasks() -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(those: Iterable[Replaced], *, everywhere: bool = False) -> Iterator[None]:
-    """Functions and methods are others inside, in this thread or `everywhere`."""
-    mine, inside, level = threading.get_ident(), True, _aloud
+    """Functions and methods are others inside, in this thread or in all."""
+    mine, inside, level = None if everywhere else threading.get_ident(), True, _aloud
 
     def replacing(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def listener(original: Any) -> Any:
@@ -129,8 +126,7 @@ def replaced(those: Iterable[Replaced], *, everywhere: bool = False) -> Iterator
 
             def called(*args: Any, **kwargs: Any) -> Any:
                 # an event loop may keep a method, and call it later
-                here = everywhere or threading.get_ident() == mine
-                quiet = inside and _aloud <= level and here
+                quiet = inside and _aloud <= level and mine in (None, threading.get_ident())
                 return (instead if quiet else original)(*args, **kwargs)
 
             return called
@@ -145,20 +141,19 @@ def replaced(those: Iterable[Replaced], *, everywhere: bool = False) -> Iterator
 
 
 def _silenced() -> Iterator[Replaced]:
-    for module, owner, names in _SHOWING:
-        loaded = sys.modules.get(module)
-        target = getattr(loaded, owner, None) if owner else loaded
-        for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
-            if target is not None and hasattr(target, name):
-                yield target, name, lambda original: _nothing
+    yield from showing()
     for module, owner, methods in _SPEAKING:
         loaded = sys.modules.get(module)
         target = getattr(loaded, owner, None) if owner else loaded
         for name in methods if target is not None else ():
-            yield target, name, _ending
-    for target, name in ((torch, "save"), (logging.Logger, "handle")):
+            yield target, name, ending
+    for module, owner, name in _WAITING:
+        target = getattr(sys.modules.get(module), owner, None)
+        if target is not None:
+            yield target, name, _waiting
+    for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
         yield target, name, lambda original: _nothing
-    for name in _OF_FILES:
+    for name in OF_FILES:
         yield os, name, lambda original: _nothing
     yield builtins, "open", _opening
     yield io, "open", _opening
@@ -171,16 +166,14 @@ def _silenced() -> Iterator[Replaced]:
     yield subprocess.Popen, "__init__", lambda original: _refused
 
 
-def _of_threads() -> Iterator[Replaced]:
-    """What other threads of the script have a part in."""
-    for module, owner, name in _WAITING:
-        target = getattr(sys.modules.get(module), owner, None)
-        if target is not None:
-            yield target, name, _waiting
-    pools = getattr(sys.modules.get("concurrent.futures.thread"), "ThreadPoolExecutor", None)
-    if pools is not None:
-        yield pools, "submit", _ending
-    yield time, "sleep", lambda original: _nothing
+def showing() -> Iterator[Replaced]:
+    """What libraries that are loaded by now show or send."""
+    for module, owner, names in _SHOWING:
+        loaded = sys.modules.get(module)
+        target = getattr(loaded, owner, None) if owner else loaded
+        for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
+            if target is not None and hasattr(target, name):
+                yield target, name, lambda original: _nothing
 
 
 def _opening(original: Any) -> Any:
@@ -194,7 +187,7 @@ def _opening(original: Any) -> Any:
 
 def _opening_by_number(original: Any) -> Any:
     def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & _WRITING:
+        if flags & WRITING:
             return int(original(os.devnull, os.O_RDWR))
         return int(original(path, flags, *args, **kwargs))
 
@@ -202,55 +195,25 @@ def _opening_by_number(original: Any) -> Any:
 
 
 class _Stream:
-    """stdout or stderr, for one thread, or for all, somewhere else."""
+    """stdout or stderr, for one thread somewhere else."""
 
-    def __init__(self, thread: int | None, own: Any, instead: Any) -> None:
+    def __init__(self, thread: int, own: Any, instead: Any) -> None:
         self._thread, self._own, self._instead = thread, own, instead
 
     def __getattr__(self, name: str) -> Any:
-        mine = self._thread is None or threading.get_ident() == self._thread
+        mine = threading.get_ident() == self._thread
         return getattr(self._instead if mine else self._own, name)
 
     @staticmethod
     @contextlib.contextmanager
-    def of_thread(thread: int | None, name: str, instead: Any) -> Iterator[None]:
-        """`sys.<name>` of that thread, or of all, goes to `instead`."""
+    def of_thread(thread: int, name: str, instead: Any) -> Iterator[None]:
+        """`sys.<name>` of that thread goes to `instead`."""
         own = getattr(sys, name)
         setattr(sys, name, _Stream(thread, own, instead))
         try:
             yield
         finally:
             setattr(sys, name, own)
-
-
-class _NoInput(io.TextIOBase):
-    """Standard input that the first run of a script has read: nobody can answer once more."""
-
-    def readable(self) -> bool:
-        """So that reading is tried."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> str:
-        """As every way of reading: raises `StopReplay`."""
-        raise StopReplay("it reads standard input")
-
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # as TextIOWrapper's
-        """As `read`; iterating comes here, too."""
-        return self.read()
-
-    @property
-    def buffer(self) -> Any:
-        """As `read`."""
-        return self.read()
-
-
-@contextlib.contextmanager
-def _without_input() -> Iterator[None]:
-    own, sys.stdin = sys.stdin, _NoInput()
-    try:
-        yield
-    finally:
-        sys.stdin = own
 
 
 @contextlib.contextmanager
@@ -301,7 +264,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-def _ending(original: Any) -> Any:
+def ending(original: Any) -> Any:
+    """In the place of what speaks to another process, but for a loader and its workers: raises
+    `StopReplay`."""
     process = os.getpid()
 
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -40,6 +40,46 @@ if "hangs" in words:
 if "sends" in words:
     with socket.create_connection(("127.0.0.1", int(words[-1]))) as line:
         line.sendall(b"begun")
+if "within" in words:
+    import asyncio, io, subprocess, tempfile
+    from concurrent.futures import ThreadPoolExecutor
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Numbers(IterableDataset):
+        def __iter__(self):
+            made = torch.Generator().manual_seed(torch.utils.data.get_worker_info().id)
+            while True:
+                yield torch.randn(16, 8, generator=made)
+
+    try:
+        subprocess.run(["touch", "touched"], check=True)
+    except OSError:
+        pass
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save({"a": 3}, f"{folder}/half.pt")
+        os.rename(f"{folder}/half.pt", f"{folder}/kept.pt")
+        assert torch.load(f"{folder}/kept.pt") == {"a": 3}
+        os.mkdir(f"{folder}/new")
+        with open(f"{folder}/new/text", "w") as text:
+            text.write("kept")
+        assert open(f"{folder}/new/text").read() == "kept"
+    torch.save({"b": 4}, memory := io.BytesIO())
+    assert torch.load(io.BytesIO(memory.getvalue())) == {"b": 4}
+    with ThreadPoolExecutor() as pool:
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+    ready = threading.Event()
+    threading.Timer(0.1, ready.set).start()
+    assert ready.wait(5)
+    reads, writes = os.pipe()
+    os.write(writes, b"through")
+    assert os.read(reads, 7) == b"through"
+
+    async def slept():
+        return await asyncio.to_thread(abs, -3)
+
+    assert asyncio.run(slept()) == 3
+    os.makedirs("made", exist_ok=True)
+    os.replace("train.py", "train.py")
 logging.basicConfig(filename="train.log", level=logging.INFO)
 rows = sqlite3.connect("log.db" if "disk" in words else ":memory:")
 rows.execute("create table if not exists log (step int)")
@@ -84,12 +124,14 @@ def racing(into):
 
 stream = batches()
 loaded = queue.Queue(maxsize=4)
+if "within" in words:
+    stream = iter(DataLoader(Numbers(), batch_size=None, num_workers=2))
 if "thread" in words:
     threading.Thread(target=ahead, args=(stream, loaded), daemon=True).start()
 if "race" in words:
     for _ in range(2):
         threading.Thread(target=racing, args=(loaded,), daemon=True).start()
-net = Net()
+net = torch.compile(Net(), backend="eager") if "compiled" in words else Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
 for step in range(20):
     if "thread" in words or "race" in words:
@@ -101,7 +143,7 @@ for step in range(20):
         rows.commit()
         (made,) = rows.execute("select count(*) from log").fetchone()
     if step == 13:
-        net.scale = 1.0
+        getattr(net, "_orig_mod", net).scale = 1.0
     loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
     optimizer.zero_grad()
     loss.backward()
@@ -131,6 +173,9 @@ def run(
         "run", *told, *options, script.name, "--", *words, cwd=script.parent, stdin=stdin
     )
     assert report.exists(), done.stderr
+    until = time.monotonic() + 10  # a loader's workers look every five seconds for their script
+    while left_running(script.parent) and time.monotonic() < until:
+        time.sleep(0.1)
     assert left_running(script.parent) == []
     return done.stdout, json.loads(report.read_text())
 
@@ -190,6 +235,23 @@ def test_the_step_is_traced_in_a_second_run(script: Path, words: tuple[str, ...]
     own = {"steps.txt", "train.log", "last.pt", *(("thread.log",) if "thread" in words else ())}
     assert left == {"train.py", "report.json", "nanodoc-out", *own}
     assert not list((folder / "nanodoc-out").glob("trace-step*"))
+
+
+def test_a_compiled_step_runs_eagerly_where_it_is_traced(script: Path) -> None:
+    _, report = run(script, "compiled")
+    found = report["findings"][0]
+    assert (found["code"], found["step"]) == ("ND202", 13), report["not_checked"]
+    assert found["culprit"]["location"]["line"] == line_of(script, "h / (total")
+    seen = {row["label"]: row["value"] for row in found["evidence"]}
+    assert seen["traced"].startswith("in a second, muted run of the script, without torch.compile;")
+
+
+def test_what_a_process_does_within_itself_is_done_again(script: Path) -> None:
+    """Threads, pipes, event loops, temporary files, workers of a loader."""
+    _, report = run(script, "within")
+    found = report["findings"][0]
+    assert (found["code"], found["step"]) == ("ND202", 13), report["not_checked"]
+    assert found["culprit"]["location"]["line"] == line_of(script, "h / (total")
 
 
 def test_the_second_run_is_the_same_as_the_script_alone(script: Path) -> None:
