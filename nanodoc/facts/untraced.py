@@ -3,11 +3,15 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 NOT_REPRODUCED = "not-reproduced"
 """The name of the finding that tells of such a step."""
+_NATIVE = ("psycopg2", "psycopg", "MySQLdb", "mysql", "pyodbc", "oracledb", "zmq", "mpi4py")
+"""Clients of databases and of messages. They reach a server of the same machine by files, pipes or
+shared memory."""
 _ON_CPU = 64 * 2**-23
 """64 units in the last place of float32, as two runs of one step may be apart (see
 `script.fingerprint`). Most trainings on a CPU come to the same, bit by bit; one whose rounding
@@ -34,6 +38,10 @@ class Untraced:
     compiled: bool = False
     """`torch.compile` made a part of it, which runs eagerly where it is traced."""
 
+    sends_by: str = ""
+    """A module that the script has imported and that speaks to other processes by native code, over
+    what the kernel can't be asked to close."""
+
     @property
     def known(self) -> bool:
         """Steps before it tell whether a second run is the same."""
@@ -44,9 +52,17 @@ class Untraced:
         rounding; None where `losses` are the same as far as they go."""
         for step in range(begin, min(len(losses), len(self.losses))):
             now, then = losses[step], self.losses[step]
-            if not abs(now - then) <= self.rounding * max(abs(now), abs(then)):
+            left_out = math.isnan(now) and math.isnan(then)  # a batch, in both
+            if not (left_out or math.isclose(now, then, rel_tol=self.rounding)):
                 return step
         return None
+
+
+def sending_one(modules: Iterable[str]) -> str:
+    """The first of the imported modules that a second run can't be kept from sending by; "" where
+    there is none."""
+    imported = set(modules)
+    return next((name for name in _NATIVE if name in imported), "")
 
 
 def rounding_on(device: str) -> float:

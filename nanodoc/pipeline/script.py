@@ -18,7 +18,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.ranks import RankAtStart
-from nanodoc.facts.untraced import NOT_REPRODUCED, Untraced, rounding_on
+from nanodoc.facts.untraced import NOT_REPRODUCED, Untraced, rounding_on, sending_one
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
@@ -322,6 +322,7 @@ class ScriptRun:
             losses=report.vitals.losses[: trip.step],
             rounding=rounding_on(self._run.device.type),
             compiled=compiled,
+            sends_by=sending_one(sys.modules),
         )
 
     def _rebuilt(self) -> Rebuilt | None:

@@ -3,6 +3,7 @@ script, up to that step, which is traced while it runs there."""
 
 from __future__ import annotations
 
+import math
 import signal
 import tempfile
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from nanodoc.progress import Progress
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report
 from nanodoc.supervise.job import Job, SecondRun, without_files
-from nanodoc.supervise.landlock import can_be_kept_from_writing
+from nanodoc.supervise.landlock import can_be_kept_from_connecting
 from nanodoc.supervise.parent import Child, Ended
 
 _SHARE = 1 / 3
@@ -66,8 +67,10 @@ def _hindered(sought: Untraced) -> str:
     """Why it can't be done here; "" where it can."""
     if not sought.known:
         return "no loss before it tells whether a second run of the script is the same"
-    if not can_be_kept_from_writing():
-        return "this system cannot stop a second run of the script from writing files"
+    if sought.sends_by:
+        return f"it uses {sought.sends_by}, which could send once more what the first run has sent"
+    if not can_be_kept_from_connecting():
+        return "this system cannot stop a second run of the script from writing and sending"
     return ""
 
 
@@ -148,7 +151,8 @@ def _name(sought: Untraced) -> str:
 def _joined(report: Report, sought: Untraced, told: Report, fresh: Sequence[Finding]) -> Report:
     """`fresh`, which the second run found, in the place of what the first one did not find."""
     pairs = zip(sought.losses, told.vitals.losses, strict=False)
-    same = "bitwise the same" if all(a == b for a, b in pairs) else "the same up to rounding"
+    exact = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
+    same = "bitwise the same" if exact else "the same up to rounding"
     steps = f"{sought.step} steps" if sought.step > 1 else "step"
     eager = ", without torch.compile" if sought.compiled else ""
     how = f"in a second, muted run of the script{eager}; "

@@ -16,15 +16,19 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
+from multiprocessing.shared_memory import SharedMemory
 from types import FrameType
 from typing import Any
 
 import torch
 
+from nanodoc.instrument.frames import caller
 from nanodoc.script.muted import OF_FILES, WRITING, Replaced, ending, replaced, showing
 from nanodoc.script.outside import StopReplay
 from nanodoc.trace.files import USER, frame_kind
 
+_BECOMING = ("fork", "execv", "execve", "posix_spawn", "posix_spawnp")
+"""What makes this process, or a copy of it, another one."""
 _NOT_THERE = 127 << 8  # how os.system says so
 _COMPILERS = ("torch._inductor.", "torch.utils.cpp_extension", "triton.")
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
@@ -52,7 +56,11 @@ def muted_process(own: str) -> Iterator[None]:
 
 def _silenced(own: str) -> Iterator[Replaced]:
     yield BaseProcess, "start", ending
-    yield os, "fork", ending
+    yield SharedMemory, "__init__", ending
+    for name in _BECOMING:
+        yield os, name, ending
+    yield os, "kill", _signalling
+    yield os, "killpg", _signalling
     pools = getattr(sys.modules.get("concurrent.futures.process"), "ProcessPoolExecutor", None)
     if pools is not None:
         yield pools, "submit", ending
@@ -140,6 +148,17 @@ def _starting(original: Callable[..., None]) -> Callable[..., None]:
         original(process, args, *rest, **options)
 
     return started
+
+
+def _signalling(original: Callable[..., None]) -> Callable[..., None]:
+    """To itself it may send a signal; a loader ends its workers."""
+
+    def called(number: int, sign: int) -> None:
+        if number != os.getpid() and frame_kind(caller(1).f_code.co_filename) == USER:
+            raise StopReplay("it sends a signal to another process")
+        original(number, sign)
+
+    return called
 
 
 def _called_by_compiler(frame: FrameType | None) -> bool:

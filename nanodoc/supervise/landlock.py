@@ -26,10 +26,15 @@ def can_be_kept_from_writing() -> bool:
     return _version() >= _WITH_TRUNCATE
 
 
+def can_be_kept_from_connecting() -> bool:
+    """And it can refuse connections over TCP (6.7)."""
+    return _version() >= _WITH_NETWORK
+
+
 def keep_from_writing(but_in: Iterable[str], *, connecting: bool = True) -> None:
     """From now on this thread, those that it starts, and their processes can neither make, change
     nor remove files outside of these folders, whatever code does it; without `connecting` they
-    can't connect over TCP either, where the kernel knows how (6.7). What is open already stays so.
+    can't connect over TCP either, where the kernel knows how. What is open already stays so.
     It cannot be taken back. Raises `OSError`."""
     libc = _libc()
     version = _version()

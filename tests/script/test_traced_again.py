@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from nanodoc.supervise.landlock import can_be_kept_from_writing
+from nanodoc.supervise.landlock import can_be_kept_from_connecting
 from tests.helpers import line_of, nanodoc, python
 
 pytestmark = pytest.mark.skipif(
-    not can_be_kept_from_writing(), reason="this kernel can't keep a process from writing"
+    not can_be_kept_from_connecting(), reason="this kernel can't keep a process from connecting"
 )
 
 SCRIPT = """
@@ -80,6 +80,15 @@ if "within" in words:
     assert asyncio.run(slept()) == 3
     os.makedirs("made", exist_ok=True)
     os.replace("train.py", "train.py")
+if "shared" in words:
+    from multiprocessing.shared_memory import SharedMemory
+    memory = SharedMemory("nanodoc-test-" + str(os.getppid()), create=True, size=8)
+    memory.unlink()
+if "signal" in words:
+    os.kill(os.getppid(), 0)
+if "client" in words:
+    sys.path.insert(0, "clients")
+    import zmq
 logging.basicConfig(filename="train.log", level=logging.INFO)
 rows = sqlite3.connect("log.db" if "disk" in words else ":memory:")
 rows.execute("create table if not exists log (step int)")
@@ -291,6 +300,21 @@ def test_nothing_is_sent_twice(script: Path) -> None:
         with pytest.raises(TimeoutError):
             server.accept()
     assert "the second run was ended: it speaks to another process" in why_not(report)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("shared", "the second run was ended: it speaks to another process"),
+        ("signal", "the second run was ended: it sends a signal to another process"),
+        ("client", "it uses zmq, which could send once more what the first run has sent"),
+    ],
+)
+def test_what_reaches_other_processes_is_not_done_twice(script: Path, word: str, why: str) -> None:
+    (script.parent / "clients").mkdir()
+    (script.parent / "clients/zmq.py").touch()
+    _, report = run(script, word)
+    assert why in why_not(report)
 
 
 def test_it_ends_with_the_budget(script: Path) -> None:
