@@ -355,12 +355,10 @@ class ScriptEngine(BrieflyWatched):
 
     def _as_it_ran(self, capsule: StepState, reading: StepReading) -> Examined | None:
         """What a sick step showed that was traced closely while it ran; None of any other."""
-        tracer = self.requested.running
-        if tracer is None or not self.requested.closely:
+        tracer, observed = self.requested.running, self._judging
+        if tracer is None or observed is None or not self.requested.closely:
             return None
-        assert self._judging is not None
-        losses = self._judging.observer.losses
-        return self._seen_in(tracer, losses, capsule, reading.bad_parameters)
+        return self._seen_in(tracer, observed.observer.losses, capsule, reading.bad_parameters)
 
     def _believed(self, stop: Stop, live: Examined | None) -> Stop:
         """A sick step that was run again. Where it is not known that this says what the script's

@@ -18,7 +18,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.ranks import RankAtStart
-from nanodoc.facts.untraced import NOT_REPRODUCED, Untraced, rounding_on, sending_one
+from nanodoc.facts.untraced import Untraced
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
@@ -31,6 +31,7 @@ from nanodoc.pipeline.rebuilt import Rebuilt, can_be_repeated, data_of_script
 from nanodoc.pipeline.reporting import reported, unwatched
 from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.pipeline.shown_errors import show
+from nanodoc.pipeline.untraced import untraced
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.trainers import TrainerReturned
@@ -274,9 +275,8 @@ class ScriptRun:
             build_facts=facts,
             **engine_options(config, folder),
         )
-        sought = self._sought
-        if sought is not None and sought.training == len(self._earlier_reports):
-            engine.sought = sought
+        if self._sought is not None and self._sought.training == len(self._earlier_reports):
+            engine.sought = self._sought
         return engine
 
     def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> BaseException:
@@ -290,10 +290,11 @@ class ScriptRun:
         try:
             report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
-            compiled = engine.build.is_compiled(engine.recipe.model)
-            untraced = self._untraced(report, outcome, compiled=compiled)
             report = replace(report, run=replace(report.run, step_found=found))
-            self._report = replace(report, untraced=untraced)
+            if self._launch is not None:
+                sick = untraced(report, outcome, engine, self._earlier_reports)
+                report = replace(report, untraced=sick)
+            self._report = report
         finally:
             engine.end()
         if not self._raises:
@@ -307,23 +308,6 @@ class ScriptRun:
         place = first.culprit.location
         where = f" at {place.place}" if place is not None else ""
         return TrainingIsSick(f"{first.severity}[{first.code}]: {first.title}{where}")
-
-    def _untraced(self, report: Report, outcome: Outcome, *, compiled: bool) -> Untraced | None:
-        """The step that ended the run, where a second run of the script may show its cause."""
-        trip, earlier = outcome.evidence.trip, self._earlier_reports
-        unknown = outcome.evidence.reproduced in ("not_run", "no")
-        named = any(finding.name == NOT_REPRODUCED for finding in report.findings)
-        if self._launch is None or trip is None or not (unknown and named):
-            return None
-        return Untraced(
-            training=len(earlier),
-            step=trip.step,
-            steps=sum(one.vitals.steps for one in earlier) + trip.step + 1,
-            losses=report.vitals.losses[: trip.step],
-            rounding=rounding_on(self._run.device.type),
-            compiled=compiled,
-            sends_by=sending_one(sys.modules),
-        )
 
     def _rebuilt(self) -> Rebuilt | None:
         """How the script's data are made anew; None where that takes long, or can't be done."""

@@ -165,6 +165,39 @@ for step in range(20):
     torch.save(step, "last.pt")
 """
 
+TWO = """
+import itertools
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+def stream():
+    while True:
+        yield torch.randn(16, 8)
+
+
+def fit(steps, bad):
+    net = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+    drawn = stream()
+    for step in range(steps):
+        (x,) = itertools.islice(drawn, 1)
+        y = net(x)
+        if step == bad:
+            y = (y - y).log()
+        loss = (y - x.sum(1, keepdim=True)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    fit(20, -1)
+    fit(30, 7)
+"""
+
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
@@ -253,6 +286,20 @@ def test_a_compiled_step_runs_eagerly_where_it_is_traced(script: Path) -> None:
     assert found["culprit"]["location"]["line"] == line_of(script, "h / (total")
     seen = {row["label"]: row["value"] for row in found["evidence"]}
     assert seen["traced"].startswith("in a second, muted run of the script, without torch.compile;")
+
+
+def test_a_step_of_a_later_training_of_a_module(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    path = tmp_path / "parts/train.py"
+    path.write_text(TWO)
+    told = ("--output-format", "json", "--output", "report.json")
+    done = nanodoc("run", *told, "-m", "parts.train", cwd=tmp_path)
+    report = json.loads((tmp_path / "report.json").read_text())
+    found = report["findings"][0]
+    assert found["code"] == "ND206", done.stderr
+    assert found["culprit"]["location"]["line"] == line_of(path, "(y - y).log()")
+    assert len(report["run"]["trainings"]) == 2
+    assert report["run"]["step_found"].endswith("step 6 traced in a second run")
 
 
 def test_what_a_process_does_within_itself_is_done_again(script: Path) -> None:
