@@ -29,6 +29,7 @@ from nanodoc.loop.lockstep_run import SickStep
 from nanodoc.loop.observed_step import ObservedStep, ObservedVitals
 from nanodoc.loop.step_reading import StepReading
 from nanodoc.loop.stop import Stop
+from nanodoc.measure.gradients import packed_vitals, really_nonfinite
 from nanodoc.replay.fsdp import as_between_steps
 from nanodoc.replay.observer import LossObserver, Observer
 from nanodoc.replay.step_state import StepState
@@ -124,7 +125,8 @@ class ScriptEngine(BrieflyWatched):
         its data; `on_trip` is called where its vital signs are not healthy, before the optimizer
         has stepped; `on_sick_step` before it steps with what `left` has left."""
         here().at(step, "forward")
-        self.requested.closely = not self.replays
+        self.requested.eagerly = self.sought is not None
+        self.requested.closely = not self.replays or self.unproven or self.requested.eagerly
         assert isinstance(self._driver, ObservedStep)
         self._indices = indices
         self.learning.waits.append(waited)
@@ -225,10 +227,17 @@ class ScriptEngine(BrieflyWatched):
         if self.left is not None:
             self.left.gone = gone
 
-    def left_at_first(self, start: StepState, loss: float, indices: Sequence[int] | None) -> None:
-        """The script has left its loop, for its loss, in the first step."""
+    def left_at_first(
+        self, start: StepState, loss: float, indices: Sequence[int] | None, *, used: bool = False
+    ) -> None:
+        """The script has left its loop, for its loss, in the first step. `used`: it is about to
+        step with that one's gradients."""
         self.left = left_step(start, self.recipe, self._named, loss, indices)
         self.left.gone = True
+        if used:
+            vitals, bad = packed_vitals([], self._named), really_nonfinite(self._named)
+            vitals = vitals.with_loss(loss)
+            self.left.told = StepReading(vitals, tripped=vitals, bad_parameters=bad)
 
     def ended_by_left(self) -> Stop | None:
         """The last that was seen of the training are steps that were set aside: the run ends with
@@ -330,13 +339,9 @@ class ScriptEngine(BrieflyWatched):
         if self.unproven:  # what a rank comes to by itself may be left from what others sent
             found = self._run_together(capsule, reading.bad_parameters)
         if self.replays and found is None:
+            live = self._as_it_ran(capsule, reading)
             stop = super()._judged(capsule, reading, began)
-            if self.unproven and stop is not None and stop.examined is not None:
-                self.unproven = stop.examined.reproduced != "bitwise"
-                if self.unproven:
-                    unseen = self._unseen(capsule.step)
-                    stop = replace(stop, examined=unseen, capsule=None)
-            return stop
+            return stop if stop is None else self._believed(stop, live)
         assert self._judging is not None
         sick = self._sick(capsule, reading)
         if self.lockstep.is_held(capsule):
@@ -347,6 +352,27 @@ class ScriptEngine(BrieflyWatched):
         if examined.reproduced == "not_run":
             examined = self._unseen(first.step)
         return self._stop_of(first, examined)
+
+    def _as_it_ran(self, capsule: StepState, reading: StepReading) -> Examined | None:
+        """What a sick step showed that was traced closely while it ran; None of any other."""
+        tracer, observed = self.requested.running, self._judging
+        if tracer is None or observed is None or not self.requested.closely:
+            return None
+        return self._seen_in(tracer, observed.observer.losses, capsule, reading.bad_parameters)
+
+    def _believed(self, stop: Stop, live: Examined | None) -> Stop:
+        """A sick step that was run again. Where it is not known that this says what the script's
+        own did, only the same bit by bit is believed, and else what it showed `live`."""
+        if stop.examined is None or stop.trip is None:
+            return stop
+        again = stop.examined.reproduced
+        if self.unproven:
+            self.unproven = again != "bitwise"
+        if not self.unproven and (again != "no" or live is None):
+            return stop
+        if live is not None:
+            self.traced = f"step {stop.trip.step} traced as it ran"
+        return replace(stop, examined=live or self._unseen(stop.trip.step), capsule=None)
 
     def _examined(
         self,

@@ -11,6 +11,7 @@ from nanodoc.errors import UserCodeError
 from nanodoc.examination.live_trace import LiveStep
 from nanodoc.examination.non_finite import Examined
 from nanodoc.facts.ops import ParameterFacts, all_received
+from nanodoc.facts.untraced import Untraced
 from nanodoc.heartbeat.trail import here
 from nanodoc.loop.leaving_run import LeavingRun
 from nanodoc.loop.lockstep_run import LockstepRun, SickStep
@@ -39,6 +40,9 @@ class SharedRun(LeavingRun):
     traced: str = ""
     """The step that was examined by what one trace of it showed, and how that came about."""
 
+    sought: Untraced | None = None
+    """The step that a second run of the training is to trace."""
+
     @cached_property
     def lockstep(self) -> LockstepRun:
         """This rank's side of it."""
@@ -56,8 +60,11 @@ class SharedRun(LeavingRun):
         return super().conclude(trouble, steps, sick)
 
     def overdue(self, step: int) -> Stop | None:
-        """A step was sick on this rank alone, and the others have not met it since: the run ends
-        with it, before this step."""
+        """The run ends before this step: one before it was sick on this rank alone, and the others
+        have not met it since; or a second run has come to another loss than the first."""
+        losses = self.course.losses
+        if self.sought and self.sought.parted_at(losses, max(len(losses) - 1, 0)) is not None:
+            return Stop()
         if not self.lockstep.overdue(step):
             return None
         held = self.lockstep.held

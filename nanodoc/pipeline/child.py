@@ -8,12 +8,11 @@ import faulthandler
 import gc
 import os
 import signal
-import socket
 import sys
 import traceback
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanodoc.config import artifact_folder
 from nanodoc.errors import NanodocError, UsageError, said
@@ -146,23 +145,21 @@ def perform(job: Job, progress: Progress) -> Report:
         if job.launch is not None:
             from nanodoc.pipeline.run_script import run_script
 
-            return run_script(job.launch, job.config, progress)
+            trace = job.again.trace if job.again is not None else None
+            return run_script(job.launch, job.config, progress, trace)
         return run_training(job.target, job.config, progress, job.again)
 
 
 def _muted(job: Job) -> contextlib.AbstractContextManager[None]:
     """For the rest of this process: nothing that the training does leaves anything behind, be it
-    done by a thread or by native code. Python's own calls are told that they have succeeded."""
-    from nanodoc.script.muted import muted
+    done by a thread or by native code."""
+    from nanodoc.script.muted_process import muted_process
 
-    keep_from_writing((artifact_folder(job.config).as_posix(), "/dev", "/proc"))
-    sys.addaudithook(_no_connection)
-    return muted()
-
-
-def _no_connection(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "socket.connect" and arguments[0].family in (socket.AF_INET, socket.AF_INET6):
-        raise PermissionError("a training that is re-run may not connect to another machine")
+    own = artifact_folder(job.config).as_posix()
+    # what a group of ranks agrees on goes over TCP, also where it is a group of one
+    of_script = job.again is not None and job.again.trace is not None
+    keep_from_writing((own, "/dev", "/proc"), connecting=not of_script)
+    return muted_process(own)
 
 
 def describe_death(error: Exception) -> Failure | None:

@@ -29,7 +29,7 @@ _SHARE = 1 / 3
 _STATES = 3
 """Weights, and the two that Adam keeps of each."""
 _SHOWN = "checks that re-run steps"
-_CACHES = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+CACHES = ("TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 """Where libraries write what the process itself needs."""
 
 
@@ -139,7 +139,7 @@ def _run(
             again,
             Progress(say=progress.say),
             None,
-            {**group_of_one(), **dict.fromkeys(_CACHES, folder)},
+            {**group_of_one(), **dict.fromkeys(CACHES, folder)},
             watch=lambda trail, crumbs: still_there(),
             longest=longest,
         ).run()

@@ -18,6 +18,7 @@ from nanodoc.examination.making import Source
 from nanodoc.examination.traceback import describe_failure
 from nanodoc.facts.evidence import EXPERIMENTS, Evidence
 from nanodoc.facts.ranks import RankAtStart
+from nanodoc.facts.untraced import Untraced
 from nanodoc.heartbeat.last_words import note_failure
 from nanodoc.heartbeat.trail import EXAMINATION, here
 from nanodoc.loop.history import History
@@ -30,6 +31,7 @@ from nanodoc.pipeline.rebuilt import Rebuilt, can_be_repeated, data_of_script
 from nanodoc.pipeline.reporting import reported, unwatched
 from nanodoc.pipeline.run_plan import DEFAULT_STEPS, Run, engine_options
 from nanodoc.pipeline.shown_errors import show
+from nanodoc.pipeline.untraced import untraced
 from nanodoc.progress import Progress
 from nanodoc.recipe.build_watch import BuildWatch
 from nanodoc.recipe.trainers import TrainerReturned
@@ -71,15 +73,18 @@ class ScriptRun:
         progress: Progress,
         *,
         launch: Launch | None = None,
+        sought: Untraced | None = None,
         building: BuildWatch | None = None,
         in_code: bool = False,
         raises: bool = False,
     ) -> None:
-        """`launch`: how the script was started. `building`: what was seen of the making of what
+        """`launch`: how the script was started; `sought`: the step that it runs a second time for.
+        `building`: what was seen of the making of what
         `program` trains, if that is over. `in_code`: the training calls nanodoc itself; with
         `raises` it is ended by `TrainingIsSick` where it is sick."""
         self._began = 0.0
         self._launch, self._in_code, self._raises = launch, in_code, raises
+        self._sought = sought
         self._entrypoint = entrypoint
         # a script may change the working folder before its loop begins
         self._home = Path.cwd()
@@ -261,7 +266,7 @@ class ScriptRun:
         )
         self._outside.asides.of_model(recipe.model)
         self._before = before_the_run(recipe)
-        return ScriptEngine(
+        engine = ScriptEngine(
             recipe,
             trained.device,
             None,
@@ -270,6 +275,9 @@ class ScriptRun:
             build_facts=facts,
             **engine_options(config, folder),
         )
+        if self._sought is not None and self._sought.training == len(self._earlier_reports):
+            engine.sought = self._sought
+        return engine
 
     def _conclude(self, engine: ScriptEngine, outcome: Outcome) -> BaseException:
         """The report, made where the script stands: what a step needs is all there."""
@@ -282,7 +290,11 @@ class ScriptRun:
         try:
             report = reported(self._run, engine, outcome, self._progress, self._before)
             found = self._found(session.loop)
-            self._report = replace(report, run=replace(report.run, step_found=found))
+            report = replace(report, run=replace(report.run, step_found=found))
+            if self._launch is not None:
+                sick = untraced(report, outcome, engine, self._earlier_reports)
+                report = replace(report, untraced=sick)
+            self._report = report
         finally:
             engine.end()
         if not self._raises:

@@ -22,6 +22,7 @@ from nanodoc.pipeline.post_mortem import (
     report_without,
 )
 from nanodoc.pipeline.second_looks import SecondLooks
+from nanodoc.pipeline.traced_again import traced_again
 from nanodoc.progress import Progress
 from nanodoc.report.report import Report
 from nanodoc.supervise.job import Job
@@ -33,7 +34,8 @@ from nanodoc.supervise.wire import CLOSED
 def supervised(job: Job, progress: Progress) -> Report:
     """Runs the job in a child and returns its report, or one on its end. Raises `UsageError`,
     `InternalError` and `KeyboardInterrupt`."""
-    return _report_of(job, Child(job, progress, job.config.timeout).run(), progress)
+    ended = Child(job, progress, job.config.timeout).run()
+    return traced_again(job, ended, _report_of(job, ended, progress), progress)
 
 
 def supervised_rank(job: Job, progress: Progress, ranks: Ranks) -> Report | None:

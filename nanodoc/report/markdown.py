@@ -32,6 +32,9 @@ def render_markdown(report: Report) -> str:
         + ("; interrupted, this report is partial" if report.interrupted else ""),
         "",
     ]
+    if report.run.trainings:
+        out += [f"{n}. {_text(line)}" for n, line in enumerate(report.run.trainings, 1)]
+        out.append("")
     if not report.findings:
         out += [f"Nothing {'new ' if report.accepted else ''}was found.", ""]
     if report.learning is not None:

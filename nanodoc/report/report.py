@@ -15,6 +15,7 @@ from nanodoc.facts.loop import OverfitFacts, RunStatistics, WarningFacts
 from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.ranks import RankFacts, RankOutcome
 from nanodoc.facts.snapshot import SnapshotFacts
+from nanodoc.facts.untraced import Untraced
 
 SCHEMA = 2
 NOTHING = "nothing found"
@@ -198,6 +199,8 @@ class Report:
     """(code, why) of each rule that could not judge, as `not_checked` says it; not public."""
     looked: float = 0.0
     """Seconds of the budget that the looks in the training's process have used; not public."""
+    untraced: Untraced | None = None
+    """The sick step that ended a script and could not be run again; not public."""
     sources: tuple[str, ...] = ()
     """The user's own files that the run used; not public."""
 

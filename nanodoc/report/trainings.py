@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nanodoc.diagnosis.finding import SEVERITIES
-from nanodoc.report.report import Report
+from nanodoc.diagnosis.finding import SEVERITIES, Finding
+from nanodoc.report.report import NOTHING, Report
 
 
 def of_all_trainings(reports: Sequence[Report]) -> Report:
-    """One report: the head is that of the training with the worst finding, the last of several; the
-    findings of the others follow. `reports` are in the order of the trainings."""
+    """One report: the head and the curves are those of the training with the worst finding, the
+    first of several that are sick, else the last; the findings of the others follow. `reports` are
+    in the order of the trainings."""
     watched = [r for r in reports if r.vitals.steps or r.findings]
     if not watched:
         return reports[-1]
     worst = min(_badness(report) for report in watched)
-    base = [report for report in watched if _badness(report) == worst][-1]
+    alike = [report for report in watched if _badness(report) == worst]
+    base = alike[-1 if alike[-1].verdict == NOTHING else 0]
     of_base = {finding.fingerprint for finding in base.findings}
-    others = {
-        finding.fingerprint: finding
-        for report in watched
-        for finding in report.findings
-        if finding.fingerprint not in of_base
-    }
+    others: dict[str, Finding] = {}
+    for number, report in enumerate(watched, 1):
+        for finding in report.findings:
+            if finding.fingerprint not in of_base:
+                seen = replace(finding, evidence=(*finding.evidence, ("training", number)))
+                others.setdefault(finding.fingerprint, seen)
     not_checked = dict.fromkeys(pair for report in watched for pair in report.not_checked)
     if reports[-1] not in watched:
         not_checked["a later training", "it was over before it could be watched"] = None

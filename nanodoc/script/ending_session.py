@@ -49,8 +49,9 @@ class EndingSession(SearchSession):
         the loop was broken off."""
 
     @abstractmethod
-    def _sick_first(self, first: Candidate, loss: float) -> None:
-        """The first step was left for its loss, and the run ends with it."""
+    def _sick_first(self, first: Candidate, loss: float, *, used: bool = False) -> None:
+        """The first step was left for its loss, and the run ends with it. `used`: the loss was
+        differentiated, and the step after it has begun to step with its gradients."""
 
     @abstractmethod
     def _look_whole(self, running: Iterable[FrameType]) -> None:

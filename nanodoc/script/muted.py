@@ -33,11 +33,11 @@ _SHOWING = (
     ("torch.utils.tensorboard.writer", "SummaryWriter", None),
     ("wandb", "", ("log",)),
 )
-_OF_FILES = (
+OF_FILES = (
     *("remove", "unlink", "rename", "replace", "rmdir", "truncate"),
     *("mkdir", "makedirs", "link", "symlink", "chmod", "utime"),
 )
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 # (module, class, methods): they speak to another process
 _SPEAKING = (
@@ -105,7 +105,7 @@ def no_new_tasks() -> Iterator[None]:
     """What runs inside, in this thread, gives nothing to the event loop. Raises `StopReplay` where
     that cannot be seen to: in a loop that is written in C."""
     loop = asyncio._get_running_loop()
-    tasks = [(type(loop), name, _ending) for name in _TASKS] if loop is not None else []
+    tasks = [(type(loop), name, ending) for name in _TASKS] if loop is not None else []
     try:
         around = contextlib.ExitStack()
         around.enter_context(replaced(tasks))
@@ -116,9 +116,9 @@ def no_new_tasks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replaced(those: Iterable[Replaced]) -> Iterator[None]:
-    """Functions and methods are others inside, in this thread."""
-    mine, inside, level = threading.get_ident(), True, _aloud
+def replaced(those: Iterable[Replaced], *, everywhere: bool = False) -> Iterator[None]:
+    """Functions and methods are others inside, in this thread or in all."""
+    mine, inside, level = None if everywhere else threading.get_ident(), True, _aloud
 
     def replacing(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def listener(original: Any) -> Any:
@@ -126,7 +126,7 @@ def replaced(those: Iterable[Replaced]) -> Iterator[None]:
 
             def called(*args: Any, **kwargs: Any) -> Any:
                 # an event loop may keep a method, and call it later
-                quiet = inside and _aloud <= level and threading.get_ident() == mine
+                quiet = inside and _aloud <= level and mine in (None, threading.get_ident())
                 return (instead if quiet else original)(*args, **kwargs)
 
             return called
@@ -141,24 +141,19 @@ def replaced(those: Iterable[Replaced]) -> Iterator[None]:
 
 
 def _silenced() -> Iterator[Replaced]:
-    for module, owner, names in _SHOWING:
-        loaded = sys.modules.get(module)
-        target = getattr(loaded, owner, None) if owner else loaded
-        for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
-            if target is not None and hasattr(target, name):
-                yield target, name, lambda original: _nothing
+    yield from showing()
     for module, owner, methods in _SPEAKING:
         loaded = sys.modules.get(module)
         target = getattr(loaded, owner, None) if owner else loaded
         for name in methods if target is not None else ():
-            yield target, name, _ending
+            yield target, name, ending
     for module, owner, name in _WAITING:
         target = getattr(sys.modules.get(module), owner, None)
         if target is not None:
             yield target, name, _waiting
     for target, name in ((torch, "save"), (time, "sleep"), (logging.Logger, "handle")):
         yield target, name, lambda original: _nothing
-    for name in _OF_FILES:
+    for name in OF_FILES:
         yield os, name, lambda original: _nothing
     yield builtins, "open", _opening
     yield io, "open", _opening
@@ -169,6 +164,16 @@ def _silenced() -> Iterator[Replaced]:
     yield os, "write", lambda original: lambda descriptor, data: len(data)
     yield os, "system", lambda original: _refused
     yield subprocess.Popen, "__init__", lambda original: _refused
+
+
+def showing() -> Iterator[Replaced]:
+    """What libraries that are loaded by now show or send."""
+    for module, owner, names in _SHOWING:
+        loaded = sys.modules.get(module)
+        target = getattr(loaded, owner, None) if owner else loaded
+        for name in names or [n for n in dir(target) if n.startswith("add_") or n == "flush"]:
+            if target is not None and hasattr(target, name):
+                yield target, name, lambda original: _nothing
 
 
 def _opening(original: Any) -> Any:
@@ -182,7 +187,7 @@ def _opening(original: Any) -> Any:
 
 def _opening_by_number(original: Any) -> Any:
     def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & _WRITING:
+        if flags & WRITING:
             return int(original(os.devnull, os.O_RDWR))
         return int(original(path, flags, *args, **kwargs))
 
@@ -259,7 +264,9 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-def _ending(original: Any) -> Any:
+def ending(original: Any) -> Any:
+    """In the place of what speaks to another process, but for a loader and its workers: raises
+    `StopReplay`."""
     process = os.getpid()
 
     def called(*args: Any, **kwargs: Any) -> Any:

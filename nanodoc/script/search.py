@@ -19,6 +19,7 @@ from nanodoc.script.loops import Loop, Loops
 from nanodoc.script.outside import Drawings, Outside
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.script.trained import Made, Trained, what_is_trained
+from nanodoc.tensors.plain import local_of
 
 _MOST_IDLE = 32  # iterations
 _MOST_PARTS = 32  # micro-batches for one step
@@ -45,11 +46,24 @@ class Candidate:
     optimizer_steps: int = 0
     around: Candidate | None = None
     """The iteration of the loop around it."""
+    before: Candidate | None = None
+    """The iteration before it, whose gradients it may begin to step with."""
 
     @property
     def finite(self) -> bool:
         """Every loss and gradient that was seen of it."""
         return all(seen.finite for seen in self.fingerprints)
+
+    @property
+    def sick_before(self) -> Candidate | None:
+        """The iteration before it, where the gradients that it is about to step with are that one's
+        and not finite."""
+        before, seen = self.before, self.fingerprints
+        if before is None or not seen or self.finite or any(each.losses for each in seen):
+            return None
+        left = before.capsule.grads or ()  # by micro-batches before it
+        clean = all(grad is None or bool(local_of(grad).isfinite().all()) for grad in left)
+        return before if clean else None
 
     def outward(self) -> Candidate:
         """The iteration of the loop around it, as far as it has come; for `chosen` ones."""
@@ -120,6 +134,8 @@ class Search:
         )
         waits = before is not None and self._backwards > before.backwards
         self._candidates[loop.number].waits = waits
+        if before is not None and waits:
+            self._candidates[loop.number].before, before.before = before, None
         self._outside.sinks = self._sinks()
         return None
 
@@ -256,6 +272,13 @@ class Search:
             self._keep_outside(outer)
         else:
             found.around = None
+        before = found.before
+        if before is not None and found.steps_first and before.trained is found.trained:
+            before.capsule.weights = before.capsule.weights or capsule.weights
+            before.capsule.optimizers = before.capsule.optimizers or capsule.optimizers
+            before.fingerprints = [Fingerprint(self.losses[before.losses : found.losses])]
+        else:
+            found.before = None
         self._keep_outside(found)
         self._candidates = {found.start.loop.number: found}
         self.losses = self.losses[found.losses :]

@@ -5,6 +5,7 @@ another order."""
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ from nanodoc.loop.outcome import Outcome
 from nanodoc.loop.script_engine import ScriptEngine
 from nanodoc.loop.stop import Stop
 from nanodoc.replay.local_collectives import several_ranks
+from nanodoc.replay.whole_state import WholeState
 from nanodoc.script.brief_session import BriefSession
 from nanodoc.script.fingerprint import Fingerprint
 from nanodoc.script.first_step import RunAgain, as_it_ran, run_again, steps_come_to_the_same
@@ -29,6 +31,7 @@ from nanodoc.script.search import Candidate
 from nanodoc.script.states import State
 from nanodoc.script.succession import Successor, end_of_training
 from nanodoc.script.trained import Trained
+from nanodoc.tensors.plain import local_of
 from nanodoc.trace.spans import Place, codes_above
 
 
@@ -100,13 +103,14 @@ class ScriptSession(BriefSession):
         if self._successor is not None:
             self._successor.begin(number, frame, bound)
 
-    def _sick_first(self, first: Candidate, loss: float) -> None:
+    def _sick_first(self, first: Candidate, loss: float, *, used: bool = False) -> None:
         self._search.over()
         self._recovered.begin(first.start)
         self._recovered.callers = codes_above(sys._getframe())
         engine = self._open_engine(first.trained)
-        engine.left_at_first(first.capsule, loss, first.indices)
-        if several_ranks():  # whether the others run theirs again is not known
+        engine.left_at_first(first.capsule, loss, first.indices, used=used)
+        self.unsafe = self._unsafe()
+        if several_ranks() or self.unsafe:  # whether the others run theirs again is not known
             self._end(engine.first_was_sick([torch.tensor(loss)]))
         stop = self._ended_by_left()
         assert stop is not None
@@ -114,6 +118,11 @@ class ScriptSession(BriefSession):
         self.same = examined is not None and examined.reproduced in ("bitwise", "tolerance")
         self.alike = "bitwise the same" if self.same else "not the same"
         self._end(stop)
+
+    def _unsafe(self) -> str:
+        """What of the step's variables can't be put back; "" where all can."""
+        variables = (value for _, _, value in self._recovered.reached_variables())
+        return WholeState(variables).unsafe or ""
 
     def _by_hand(self, frame: FrameType, loop: Loop, bound: Mapping[str, Any] | None) -> None:
         self._next(frame, loop, bound)
@@ -193,6 +202,12 @@ class ScriptSession(BriefSession):
         first = self._first
         assert first is not None
         self._first = None
+        if error is None and (before := first.sick_before) is not None:
+            losses = [float(local_of(loss)) for loss in before.fingerprints[0].losses]
+            optimizers = before.trained.recipe.optimizers
+            self._recovered.limits.optimizer_steps = 1 + len(optimizers)  # to its end
+            mean = sum(losses) / len(losses) if losses else math.nan
+            return self._sick_first(before, mean, used=True)
         if (first.steps_first and self._search.losses) or not first.fingerprints:
             first.fingerprints.append(Fingerprint(self._search.losses, []))
         self._search.over()

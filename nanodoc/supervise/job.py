@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nanodoc.config import Config
+from nanodoc.facts.untraced import Untraced
 from nanodoc.supervise.launch import Launch
 
 
@@ -23,6 +24,8 @@ class SecondRun:
     """A file with the batch to run, as the only step."""
     muted: bool = False
     """It prints nothing, and writes and starts nothing: the first run has done so."""
+    trace: Untraced | None = None
+    """The step that it is to trace. It ends behind it, or where it comes to other losses."""
 
 
 def without_files(config: Config, folder: str, steps: int | None) -> Config:

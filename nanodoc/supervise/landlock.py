@@ -17,7 +17,8 @@ _PATH_BENEATH = 1
 _NO_NEW_PRIVS = 38
 _WRITE_FILE, _FIRST_OF_FOLDERS, _LAST_OF_FOLDERS = 1, 4, 12  # remove …, make …
 _REFER, _TRUNCATE = 13, 14
-_WITH_REFER, _WITH_TRUNCATE = 2, 3  # versions
+_CONNECT = 1  # over TCP
+_WITH_TRUNCATE, _WITH_NETWORK = 3, 4  # versions
 
 
 def can_be_kept_from_writing() -> bool:
@@ -25,9 +26,15 @@ def can_be_kept_from_writing() -> bool:
     return _version() >= _WITH_TRUNCATE
 
 
-def keep_from_writing(but_in: Iterable[str]) -> None:
+def can_be_kept_from_connecting() -> bool:
+    """And it can refuse connections over TCP (6.7)."""
+    return _version() >= _WITH_NETWORK
+
+
+def keep_from_writing(but_in: Iterable[str], *, connecting: bool = True) -> None:
     """From now on this thread, those that it starts, and their processes can neither make, change
-    nor remove files outside of these folders, whatever code does it. What is open already stays so.
+    nor remove files outside of these folders, whatever code does it; without `connecting` they
+    can't connect over TCP either, where the kernel knows how. What is open already stays so.
     It cannot be taken back. Raises `OSError`."""
     libc = _libc()
     version = _version()
@@ -35,7 +42,8 @@ def keep_from_writing(but_in: Iterable[str]) -> None:
         raise OSError("this kernel can't restrict file writes")
     bits = [_WRITE_FILE, *range(_FIRST_OF_FOLDERS, _LAST_OF_FOLDERS + 1), _REFER, _TRUNCATE]
     handled = sum(1 << bit for bit in bits)
-    attributes = ctypes.c_uint64(handled)
+    network = 1 << _CONNECT if not connecting and version >= _WITH_NETWORK else 0
+    attributes = (ctypes.c_uint64 * 2)(handled, network)  # kernels take zeros they don't know
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     rules = libc.syscall(_CREATE, ctypes.byref(attributes), size, ctypes.c_uint32(0))
     if rules < 0:

@@ -95,6 +95,8 @@ class Child:
         self._lent: Lent | None = None
         self._waiting_told = False
         self._done: float | None = None
+        self._repeats = job.again is not None and job.again.muted
+        """What it leaves running is nobody's: the first run has left the same."""
         self._alive_at = time.monotonic()
         self._before: tuple[int | None, str, int, int] | None = None
         self._silent: Trail | None = None
@@ -113,7 +115,8 @@ class Child:
                 crumbs = TrailWriter(child.page)
                 os.close(child.page)
                 script = self._job.launch is not None
-                if child.has_terminal and script and self._job.command == "run":
+                runs = script and self._job.command == "run" and not self._repeats
+                if child.has_terminal and runs:
                     self._lent = Lent(process.pid)
                 with (
                     self._signals.passed_on(process.pid, self._told_to_end),
@@ -225,6 +228,7 @@ class Child:
         own business."""
         if (
             self._done is None
+            or self._repeats
             or self._signals.told_to_end
             or self._ended.silent_for is not None
             or self._ended.waited is not None
@@ -282,7 +286,10 @@ class Child:
             return
         # exit handlers, threads that are not daemons: the user's own, and nobody's hang
         if self._done is not None:
-            self._tell_of_the_end(now - self._done)
+            if self._repeats:
+                end_tree(self._process.pid)
+            else:
+                self._tell_of_the_end(now - self._done)
             return
         if now > self._until:
             self._ended.silent_for = now - self._alive_at

@@ -19,6 +19,7 @@ from nanodoc.replay.sandbox import state_preserved
 from nanodoc.replay.step import StepRunner
 from nanodoc.replay.step_state import StateKeeper, StepState
 from nanodoc.replay.traced_replay import Replayer, leaves_of
+from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.examine import EveryOp
 from nanodoc.trace.half import HalfLog, HalfMode
 from nanodoc.trace.tracer import Tracer
@@ -65,6 +66,9 @@ class RequestedSteps(Watch):
         self._compiled = compiled
         self.closely = False
         """The steps can't be run again: every op is looked at closely while they run."""
+        self.eagerly = False
+        """Compiled parts run eagerly in the steps that were asked for: nobody uses what comes of
+        them."""
         self.running: Tracer | None = None
         """That of the step that is being traced."""
         self.tables: list[FrameTable] = []
@@ -72,7 +76,7 @@ class RequestedSteps(Watch):
         self.files: list[str] = []
 
     def wants(self, step: int) -> bool:
-        return step in self._options.steps and not self._compiled
+        return step in self._options.steps and (self.eagerly or not self._compiled)
 
     def around_step(self, start: StepState) -> contextlib.AbstractContextManager[None]:
         """The step is watched live if it was asked for."""
@@ -86,7 +90,7 @@ class RequestedSteps(Watch):
         requests = EveryOp() if self.closely else None
         self.running = tracer = Tracer(model, leaves_of(model, capsule.batches), requests)
         try:
-            with tracer:
+            with run_eagerly() if self.eagerly else contextlib.nullcontext(), tracer:
                 yield
         finally:
             self.running = None

@@ -140,6 +140,22 @@ def test_what_a_script_does_in_an_iteration_is_its_own(tmp_path: Path, how: str,
     assert f"critical[{code}]" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "sick"),
+    [("plainly", "forward"), ("plainly", "backward"), ("clipped", "forward"), ("left", "backward")],
+)
+def test_a_first_iteration_that_is_sick(tmp_path: Path, how: str, sick: str) -> None:
+    """The loop is found when its second iteration begins to step: that one was run again, from
+    gradients that were not finite, and no line was told."""
+    (tmp_path / "train.py").write_text(SCRIPT.replace("x[611] = 0", "x[:] = 0"))
+    report, _ = told(tmp_path, "train.py", how, sick)
+    (found,) = report["findings"]
+    code, text = SICK[sick]
+    assert (found["code"], line_of(found), found["step"]) == (code, line_with(text), 0)
+    assert report["run"]["reproduced"] == "bitwise"
+    assert report["vitals"]["steps"] == 1
+
+
 def test_a_step_that_its_scaler_leaves_out_is_the_one_before(tmp_path: Path) -> None:
     """The iteration that begins so was run again, and the finding was that of another batch."""
     (tmp_path / "train.py").write_text(SCRIPT)

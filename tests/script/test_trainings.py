@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nanodoc.report.markdown import render_markdown
+from nanodoc.report.page.render import render_html
 from nanodoc.report.terminal import render
 from tests.helpers import line_of, nanodoc
 from tests.script.styles import HEAD
@@ -183,6 +185,23 @@ CONTINUES = (
     .replace("\n        ", "\n    ")
     .replace("(memory))]", "(memory))]  # step")
 )
+CUT_OFF = """
+def fit(number, steps):
+    encoder, head = nn.Linear(6, 8), nn.Linear(8, 3)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *head.parameters()], lr=1e-2)
+    for _ in range(steps):
+        chosen = torch.randint(0, 48, (8,))
+        hidden = encoder(X[chosen]).relu()
+        if CUT:
+            hidden = hidden.detach()
+        loss = F.cross_entropy(head(hidden), Y[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+fit(1, 30)
+fit(2, 40)
+"""
 SCRIPTS = {
     "a long warm-up": WARMED_UP,
     "a long warm-up, and continue": CONTINUES,
@@ -257,3 +276,21 @@ def test_the_snapshot_of_a_later_training_is_replayed_there(written: Path) -> No
     again = nanodoc("replay", str(snapshot.relative_to(written.parent)), cwd=written.parent)
     assert again.returncode == 1, again.stderr
     assert f"train.py:{line_of(written, '.log()')}" in again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_curves_are_those_of_the_training_that_is_sick(tmp_path: Path, first: bool) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(HEAD.replace("BAD", "pass") + CUT_OFF.replace("CUT", f"number == {2 - first}"))
+    report = watched(path)
+    at = 0 if first else 1
+    lengths = (30, 39)  # the second one is found at its second step
+    assert [f.code for f in report.findings][:1] == ["ND501"]
+    assert ["(this one)" in line for line in report.run.trainings] == [at == 0, at == 1]
+    assert report.vitals.steps == len(report.vitals.losses) == lengths[at]
+    history = Path(report.artifacts["history"] or "").read_text().splitlines()
+    assert len([line for line in history if '"loss"' in line]) == lengths[at]
+    for text in (render(report), render_markdown(report), render_html(report)):
+        for line in report.run.trainings:
+            assert line.split(":")[-1].strip(" ()") in text
+    assert f"{lengths[at]} steps" in render_markdown(report)

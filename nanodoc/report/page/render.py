@@ -210,6 +210,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("seed", "not set" if run.seed is None else str(run.seed)),
         ("steps", f"{vitals.steps} of {run.steps_requested}"),
         ("step", run.step_found),
+        *((f"training {number}", line) for number, line in enumerate(run.trainings, 1)),
         ("learning", report.learning.text if report.learning is not None else ""),
         ("replay", run.reproduced.replace("_", " ")),
         ("ranks", str(run.world_size) if run.world_size > 1 else ""),

@@ -8,8 +8,9 @@ a file), a nondeterministic kernel, a compiled region that differs from eager, o
 
 ## Fix
 Run again with `torch.use_deterministic_algorithms(True)`; try without torch.compile; keep all state
-in the model. If a script's step can't be replayed, trace it while it runs with `--trace-steps N`;
-seed the script so that step N is the same.
+in the model. If a script's step can't be replayed, nanodoc traces it in a second run of the script;
+the report says why where it can't. `--trace-steps N` traces it while the script runs: seed the
+script so that step N is the same.
 
 ## See also
 ND302 masked-branch-gradient
@@ -23,6 +24,7 @@ from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.untraced import NOT_REPRODUCED
 from nanodoc.rules.base import effects, replay_row
 
 _JUDGED = ("no", "bitwise", "tolerance")
@@ -34,7 +36,7 @@ _CAUSES = (
 
 @rule(
     "ND901",
-    "not-reproduced",
+    NOT_REPRODUCED,
     "critical",
     "the failing step was healthy when it was replayed",
 )
