@@ -219,10 +219,8 @@ def table(score: dict[str, Any]) -> str:
     silent = [rates(some)["missed"] for _, some in halves[1:]]
     lines += ["", f"open − sealed: right {right[0] - right[1]:+.1f}, missed "]
     lines[-1] += f"{silent[0] - silent[1]:+.1f} percentage points"
-    steps = score["first steps"]
-    counts = Counter(
-        told if told in ("bitwise", "rounding") else "other" for told in steps.values()
-    )
+    steps, usual = score["first steps"], ("bitwise", "rounding")
+    counts = Counter(told if told in usual else "other" for told in steps.values())
     lines += ["", "first step of the healthy scripts, run again: "]
     lines[-1] += ", ".join(f"{name} {counts[name]}" for name in (*usual, "other"))
     lines += [f"  {name}: {told}" for name, told in steps.items() if told not in usual]

@@ -118,6 +118,7 @@ def test_the_table_tells_the_halves_apart() -> None:
     assert "open − sealed: right +50.0, missed -50.0 percentage points" in text
     assert "false alarms: 1 of 2 healthy scripts" in text
     assert "ppo: ND1 ppo.py:3" in text
+    assert "run again: bitwise 1, rounding 0, other 1" in text
 
 
 def _plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: list[Ended]) -> Plain:
