@@ -153,6 +153,7 @@ ATTRIBUTES: dict[str, str] = {
     "_num_yielded": "a loader's iterator",
     "_worker_init_fn": "a loader's iterator with workers",
     "_workers": "a loader's iterator with workers",
+    "_in_order": "a loader's iterator with workers",
     "_worker_info": "torch.utils.data._utils.worker",
     "_sequence_nr": "a node of autograd",
     "_input_metadata": "a node of autograd",
