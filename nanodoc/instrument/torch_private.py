@@ -175,6 +175,7 @@ ATTRIBUTES: dict[str, str] = {
     "_fsdp_flattened": "a parameter of FullyShardedDataParallel",
     "_unpadded_unsharded_size": "a parameter of FullyShardedDataParallel",
     "_orig_mod": "torch._dynamo.eval_frame.OptimizedModule",
+    "_torchdynamo_orig_callable": "torch._dynamo.eval_frame.OptimizedModule",
     "_step_count": "torch.optim.lr_scheduler.LRScheduler",
     "_c10d_functional": "torch.ops",
     "_is_compiled": "torch.xpu",
