@@ -5,7 +5,7 @@ Silent bugs show there and nowhere else."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,11 @@ class Inspector:
     def first_step(self) -> contextlib.AbstractContextManager[None]:
         """Open while the run's first step runs."""
         return self._first_weights.noted(self._runner.recipe.optimizers)
+
+    def note_networks(self, values: Iterable[Any]) -> None:
+        """As `first_step`, where hooks would change what the step computes: `values` are what it
+        reads."""
+        self._first_weights.note(values, self._runner.recipe.optimizers)
 
     def inspect(
         self,

@@ -8,7 +8,7 @@ failed. Each is one traced step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -21,6 +21,7 @@ from nanodoc.examination.symptoms import late_symptoms, loss_is_finite_in, sent_
 from nanodoc.facts.ops import RECEIVED, Birth, LeafRoot, OpFacts, TensorFacts
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.nested import batch_size, tensor_leaves
+from nanodoc.tensors.samples import samples_of
 from nanodoc.trace.births import Root, RootSearch
 from nanodoc.trace.collectives import is_received
 from nanodoc.trace.examine import Request, tensor_facts
@@ -257,31 +258,25 @@ class Examiner:
             else _unknown(name)
         )
         samples: tuple[int, ...] = ()
-        if kind == "batch":
-            tensor = dict(
-                leaf
-                for i, b in enumerate(capsule.batches)
-                for leaf in tensor_leaves(
-                    b, "batch" if len(capsule.batches) == 1 else f"batch[{i}]"
-                )
-            ).get(name)
+        first = 0
+        for batch, path in _paths(capsule.batches) if kind == "batch" else ():
+            tensor = dict(tensor_leaves(batch, path)).get(name)
+            alone = indices is not None and len(capsule.batches) == 1
+            count = len(indices) if indices and alone else batch_size(batch) or 0
             if tensor is not None and tensor.dim() >= 1:
                 facts = tensor_facts(tensor, name)
-                samples = tuple(
-                    (~torch.isfinite(tensor))
-                    .reshape(tensor.shape[0], -1)
-                    .any(1)
-                    .nonzero()
-                    .flatten()[:_MOST_SAMPLES]
-                    .tolist()
-                )
+                bad = (~torch.isfinite(tensor)).reshape(tensor.shape[0], -1).any(1)
+                rows = bad.nonzero().flatten()[:_MOST_SAMPLES].tolist()
+                samples = tuple(samples_of(rows, tensor, batch, count))
+                break
+            first += count
         return LeafRoot(
             kind=kind,
             name=name.removeprefix("param:").removeprefix("buffer:"),
             facts=facts,
             consumer=consumer,
             samples=samples,
-            dataset_indices=_dataset(samples, indices),
+            dataset_indices=_dataset([first + sample for sample in samples], indices),
             chain=tuple(trace.facts(i) for i in _sampled(root.trail)[::-1]),
         )
 
@@ -355,6 +350,12 @@ def _upstream(trace: StepTrace, site: int) -> list[int]:
 def _sampled(trail: list[int]) -> list[int]:
     """At most `_CHAIN` ops of a trail (symptom first): the ends, and the nearest to the root."""
     return trail if len(trail) <= _CHAIN else [trail[0], *trail[-(_CHAIN - 1) :]]
+
+
+def _paths(batches: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Each of the step's batches, with the path that its leaves begin with."""
+    for number, batch in enumerate(batches):
+        yield batch, "batch" if len(batches) == 1 else f"batch[{number}]"
 
 
 def _dataset(samples: Sequence[int], indices: Sequence[int] | None) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ are in training mode while it does."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -68,6 +68,16 @@ class FirstWeights:
             yield
         finally:
             hook.remove()
+
+    def note(self, values: Iterable[Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """As `noted`, of all networks among `values` and their parts, asked or not: for a first
+        step that computes otherwise where modules have hooks."""
+        held = held_by(optimizers)
+        for module in values if held else ():
+            for part in module.modules() if isinstance(module, torch.nn.Module) else ():
+                if _learns_not(part, held):
+                    with torch.no_grad(), DisableTorchFunction():
+                        self._known[id(part)] = part, _some_weights(part)
 
     def are_those_of(self, module: torch.nn.Module) -> bool:
         """Nothing has written into the network since: no average of others, no copy of them."""

@@ -76,6 +76,8 @@ class Blame:
         if parts is None:
             return finding
         self._say("searching for the samples that fail alone …")
+        if indices is not None and len(indices) != parts.size:
+            indices = None  # its rows are no samples
         search = GuiltySamples(
             parts, lambda rows: fail(self._trials.outcome(rows)), self._trials.place.part(SEARCH)
         )

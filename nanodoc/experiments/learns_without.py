@@ -20,6 +20,7 @@ from nanodoc.facts.trials import LearnsWithout
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call
 from nanodoc.instrument.torch_private import DisableTorchFunction
+from nanodoc.trace.eager import run_eagerly
 from nanodoc.trace.spans import resolved
 from nanodoc.vocabulary.calls import DRAWS, SOFTMAXES
 
@@ -53,7 +54,8 @@ def learns_without(
             if where is None:
                 continue
             say(f"trying {len(steps)} steps {variant.text} …")
-            with changed_at(site, where, variant, applied := Applied()):
+            # compiled code would run past the change, or be compiled anew with it
+            with run_eagerly(), changed_at(site, where, variant, applied := Applied()):
                 course = trials.course(start, steps, 0.3, f"{where.place} {variant.text}")
             if course is None:
                 return None

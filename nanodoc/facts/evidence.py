@@ -15,6 +15,7 @@ from nanodoc.facts.amp import AmpFacts
 from nanodoc.facts.asides import AsideFacts
 from nanodoc.facts.calls import RangeFacts
 from nanodoc.facts.collectives import LastCollective
+from nanodoc.facts.compiled import CompiledFacts
 from nanodoc.facts.crash import CrashFacts, LoadFacts
 from nanodoc.facts.death import DeathFacts
 from nanodoc.facts.failure import Failure
@@ -114,6 +115,8 @@ class Evidence:
     )
     leak: LeakFacts | None = None
     growing: tuple[GrowingFacts, ...] = ()
+    compiled: CompiledFacts | None = None
+    """The first compiled part of the last step that computes something else than its source."""
     probed: tuple[ProbedFacts, ...] = ()
     """The probes of the step that ended the run, where one of them saw NaN or +inf."""
     amp_facts: AmpFacts | None = None

@@ -106,10 +106,18 @@ def local_shape_and_offset(*args: Any) -> Any:
     return resolve(LAZY["local_shape_and_offset"])(*args)
 
 
+def innermost_backend(callback: Any) -> Any:
+    """The backend that a context of torch.compile compiles with, by the callback of the context."""
+    return resolve(LAZY["innermost_backend"])(callback)
+
+
 LAZY = {
     "local_shape_and_offset": (
         "torch.distributed.tensor._utils.compute_local_shape_and_global_offset"
-    )
+    ),
+    "innermost_backend": "torch._dynamo.eval_frame.innermost_backend",
+    # `CompiledParts` listens to it: a compiled callable calls it before what was compiled
+    "callback_from_stance": "torch._dynamo.eval_frame._callback_from_stance",
 }
 
 # -- modules and data ------------------------------------------------------------------------------
@@ -128,6 +136,7 @@ ATTRIBUTES: dict[str, str] = {
     "_version": "torch.Tensor",
     "_cdata": "torch.Tensor",
     "_is_view": "torch.Tensor",
+    "_base": "torch.Tensor",
     "_is_zerotensor": "torch.Tensor",
     "_local_tensor": "torch.distributed.tensor.DTensor",
     "_schema": "torch.ops.aten.add.Tensor",
@@ -144,6 +153,7 @@ ATTRIBUTES: dict[str, str] = {
     "_num_yielded": "a loader's iterator",
     "_worker_init_fn": "a loader's iterator with workers",
     "_workers": "a loader's iterator with workers",
+    "_in_order": "a loader's iterator with workers",
     "_worker_info": "torch.utils.data._utils.worker",
     "_sequence_nr": "a node of autograd",
     "_input_metadata": "a node of autograd",
@@ -165,6 +175,7 @@ ATTRIBUTES: dict[str, str] = {
     "_fsdp_flattened": "a parameter of FullyShardedDataParallel",
     "_unpadded_unsharded_size": "a parameter of FullyShardedDataParallel",
     "_orig_mod": "torch._dynamo.eval_frame.OptimizedModule",
+    "_torchdynamo_orig_callable": "torch._dynamo.eval_frame.OptimizedModule",
     "_step_count": "torch.optim.lr_scheduler.LRScheduler",
     "_c10d_functional": "torch.ops",
     "_is_compiled": "torch.xpu",

@@ -11,6 +11,7 @@ from nanodoc.replay.step_state import StateKeeper
 from nanodoc.replay.traced_replay import Replayer
 from nanodoc.replay.weight_history import WeightHistory
 from nanodoc.watchers.amp import AmpWatch
+from nanodoc.watchers.compiled_step import COMPILED, CompiledWatch
 from nanodoc.watchers.grad_graph import GraphWatch
 from nanodoc.watchers.group_end import GroupEndWatch
 from nanodoc.watchers.learning import LearningWatch
@@ -86,6 +87,7 @@ class Watches:
             GuardedWatch(self.requested, "the requested steps"),
             GuardedWatch(self.sampler, "sampled steps"),
             GuardedWatch(self.learning, "learning statistics"),
+            GuardedWatch(CompiledWatch(runner, keeper, build), COMPILED),
             GuardedWatch(SavedFilesWatch(), "files saved by ranks"),
             GuardedWatch(GroupEndWatch(recipe.model), "the end of the process group"),
             GuardedWatch(LocalClipWatch(), "clipping of sharded gradients"),

@@ -27,11 +27,13 @@ from nanodoc.pipeline.run_snapshot import write_step
 from nanodoc.pipeline.second_run import write_batches
 from nanodoc.pipeline.users_line import at_users_lines
 from nanodoc.progress import Progress
+from nanodoc.recipe.whole_data import with_whole_data
 from nanodoc.report.fixes import write_patch
 from nanodoc.report.report import Report, RunInfo, VitalSigns
 from nanodoc.report.tensorboard import write_tensorboard
 from nanodoc.rules.catalogue import checked, failed_check, unchecked, unjudged
 from nanodoc.script.muted import aloud
+from nanodoc.watchers.sample_dimension import drawn_by
 
 
 def unwatched(
@@ -78,6 +80,7 @@ def reported(
     interrupted = outcome.interrupted or looks.interrupted
     not_checked += looks.not_checked()
     findings = at_users_lines(findings, engine.build, evidence.births)
+    findings = with_whole_data(findings, getattr(drawn_by(recipe), "dataset", None))
     not_checked += _not_checked(outcome, run.steps)
     left = unjudged(outcome.evidence, config.select, config.ignore)
     not_checked += unchecked(left)

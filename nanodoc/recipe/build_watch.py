@@ -338,6 +338,7 @@ class BuildWatch(TorchDispatchMode):
             for name, _ in module._parameters.items()  # TorchScript's is no dict
         }
         modules = {id(module) for module in model.modules()}
+        criterion = getattr(criterion, "_orig_mod", criterion)  # a compiled one's own
         if len(self._built) > 1:
             gc.collect()  # an optimizer that was thrown away stands in a cycle with its hooks
         fills = {

@@ -16,7 +16,7 @@ def variables_of(function: Any) -> Iterator[tuple[str, Any, Any]]:
     if told is not None:
         yield from told(function)
         return
-    function = getattr(function, "__func__", function)
+    function = _of_source(function)
     code = getattr(function, "__code__", None)
     if code is None:
         return
@@ -32,13 +32,23 @@ def variables_of(function: Any) -> Iterator[tuple[str, Any, Any]]:
             yield name, function.__globals__, function.__globals__[name]
 
 
+def _of_source(function: Any) -> Any:
+    """The function of a method, or the one that torch.compile was given: its own wrapper reads
+    torch's variables."""
+    function = getattr(function, "__func__", function)
+    if getattr(function, "__code__", None) is None:  # a module, compiled or not, is none
+        return function
+    given = getattr(function, "_torchdynamo_orig_callable", function)
+    return getattr(given, "__func__", given)
+
+
 def code_of(function: Any) -> CodeType | None:
     """The code of a Python function; of an object that tells its variables itself, its
     `body_code`."""
     if hasattr(type(function), "reached_variables"):
         function_code = function.body_code
     else:
-        function_code = getattr(getattr(function, "__func__", function), "__code__", None)
+        function_code = getattr(_of_source(function), "__code__", None)
     return function_code if isinstance(function_code, CodeType) else None
 
 

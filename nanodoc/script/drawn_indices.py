@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from nanodoc.tensors.nested import batch_size, tensors_of
+from nanodoc.tensors.samples import owners_of
 
 _MOST_KEPT = 8  # batches: several loaders side by side, and a batch that is drawn ahead
 _REORDERING = {"sort", "sorted", "argsort", "shuffle", "randperm", "permutation", "sample"}
@@ -67,10 +68,13 @@ class DrawnIndices:
 
 
 def _has_rows(tensors: Sequence[torch.Tensor], count: int, batch: Any) -> bool:
-    """The batch has so many samples, or none that can be counted."""
+    """The batch has so many samples, or none that can be counted; or they are packed."""
     if all(tensor.dim() and len(tensor) == count for tensor in tensors):
         return True
-    return batch_size(batch) in (None, count)
+    if batch_size(batch) in (None, count):
+        return True
+    sizes = {len(tensor) for tensor in tensors if tensor.dim()}
+    return any(next(owners_of(batch, size, count), None) is not None for size in sizes)
 
 
 def numbers_of(found: Any) -> list[int] | None:

@@ -136,16 +136,16 @@ class Outside:
                 self.validated_on.clear()  # another training, with another part left out
             # not held: its workers end with it
             self._trained_by = weakref.ref(self.iterator)
-            self.trained_on = types.SimpleNamespace(
-                dataset=dataset,
-                collate_fn=self.iterator._collate_fn,
-                num_workers=self.iterator._num_workers,
-                worker_init_fn=getattr(self.iterator, "_worker_init_fn", None),
-                persistent_workers=self.iterator._persistent_workers,
-                _index_sampler=self.iterator._index_sampler,
-            )
+            self.trained_on = _loader_of(self.iterator)
         seconds, self._seconds = self._seconds, 0.0
         return self.indices.of(batch), seconds
+
+    @property
+    def loader(self) -> types.SimpleNamespace | None:
+        """As `trained_on`; before the second step, the loader that was drawn from last."""
+        if self.trained_on is None and getattr(self.iterator, "_dataset", None) is not None:
+            return _loader_of(self.iterator)
+        return self.trained_on
 
     def _fetched(self, iterator: Any, drawing: Callable[[], Any]) -> Any:
         """A loader's next batch."""
@@ -158,7 +158,9 @@ class Outside:
         indices = vars(iterator).get("_nanodoc_indices")
         if self.given is None:
             self._drawn_from(iterator)
-            drawn = indices.popleft() if indices else None
+            # workers that need not keep their order give what is ready first
+            ordered = getattr(iterator, "_in_order", True)
+            drawn = indices.popleft() if indices and ordered else None
             self.indices.drawn(value, drawn, iterator._collate_fn)
         if aside:
             self.asides.after_batch(iterator)
@@ -356,6 +358,18 @@ class Outside:
 
     def _answering(self, method: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: self.draw(lambda: method(*args, **kwargs))
+
+
+def _loader_of(iterator: Any) -> types.SimpleNamespace:
+    """What a loader's iterator tells of the loader, by the loader's own names."""
+    return types.SimpleNamespace(
+        dataset=iterator._dataset,
+        collate_fn=iterator._collate_fn,
+        num_workers=iterator._num_workers,
+        worker_init_fn=getattr(iterator, "_worker_init_fn", None),
+        persistent_workers=iterator._persistent_workers,
+        _index_sampler=iterator._index_sampler,
+    )
 
 
 def _of_containers(iterator: Any) -> bool:

@@ -152,7 +152,7 @@ class RecoveredStep:
     def loader(self) -> Any:
         """The data set, collate function and sampler of the training's loader, by the names that a
         DataLoader has for them."""
-        return self._outside.trained_on
+        return self._outside.loader
 
     @property
     def batch_name(self) -> str:

@@ -135,7 +135,10 @@ class LearningWatch(Watch):
         if self._begun:
             return NOTHING
         self._begun = True
-        return self._inspector.first_step() if self.sampler.may_hook else NOTHING
+        if self.sampler.may_hook:
+            return self._inspector.first_step()
+        self._inspector.note_networks([self._recipe.model, *reachable(self._recipe)])
+        return NOTHING
 
     @property
     def highest_rates(self) -> list[float]:

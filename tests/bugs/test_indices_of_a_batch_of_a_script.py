@@ -1,5 +1,6 @@
 """A script's guilty sample was named by an index of another loader's batch, by one that a collate
-function had moved, or not at all; and a sampler that gives tuples made the script fail."""
+function had moved, by a row of a packed batch, or not at all; of a Subset, only by its place in the
+Subset; and a sampler that gives tuples made the script fail."""
 
 from __future__ import annotations
 
@@ -72,6 +73,59 @@ class Scaled(Dataset):
 for x, y in DataLoader(Scaled(), batch_sampler=Batches()):
     step(x, y)
 """
+PACKED = """
+LENGTHS = [3 + i % 7 for i in range(64)]
+
+class Documents(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        tokens = torch.zeros(LENGTHS[i], 6) + 0.1 * i
+        tokens[1] = X[i]
+        return tokens, Y[i]
+
+def packed(samples):
+    lengths = torch.tensor([len(x) for x, _ in samples])
+    return torch.cat([x for x, _ in samples]), torch.stack([y for _, y in samples]), TOLD
+
+def train(loader):
+    for tokens, y, told in loader:
+        lengths = LENGTHS_OF
+        means = [part.mean(0) for part in model(tokens).split(lengths.tolist())]
+        loss = F.cross_entropy(torch.stack(means), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+order = torch.randperm(64).split(8)
+train(DataLoader(Documents(), batch_sampler=order, collate_fn=packed))
+"""
+OF_PACKED = {
+    "lengths": ("lengths", "told"),
+    "offsets": ("F.pad(lengths.cumsum(0), (1, 0))", "told.diff()"),
+    "owners": ("torch.arange(len(lengths)).repeat_interleave(lengths)", "told.bincount()"),
+}
+
+
+def _packed(name: str) -> str:
+    told, lengths = OF_PACKED[name]
+    return PACKED.replace("TOLD", told).replace("LENGTHS_OF", lengths)
+
+
+def _of(loader: str) -> str:
+    """In a function, for worker processes."""
+    return f"""
+from torch.utils.data import *
+
+def train():
+    for x, y in {loader}:
+        step(x, y)
+
+if __name__ == "__main__":
+    train()
+"""
+
+
 ORDERS = {
     "tensors": "torch.randperm(64).split(8)",
     "arrays": "torch.randperm(64).view(8, 8).numpy()",
@@ -80,6 +134,25 @@ ORDERS = {
 CHOICES = {
     "left out": "[s for s in samples if s[1] != 0 or s[0].isnan().any()]",
     "sorted": "sorted(samples, key=lambda sample: float(sample[0][0]))",
+}
+LOADERS = {
+    "workers": "DataLoader(data, 8, shuffle=True, num_workers=2)",
+    "weights": "DataLoader(data, 8, sampler=WeightedRandomSampler(torch.ones(64), 640))",
+    "sampled": "DataLoader(data, 8, sampler=SubsetRandomSampler(range(20, 60)))",
+    "joined": "DataLoader(ConcatDataset([data]), 8, shuffle=True, persistent_workers=True, "
+    "num_workers=1)",
+}
+SUBSETS = {
+    "subset": ("DataLoader(Subset(data, range(5, 64)), 8, shuffle=True)", [32]),
+    "subset of a subset": (
+        "DataLoader(Subset(Subset(data, range(10, 64)), range(20, 50)), 8, shuffle=True)",
+        [7],
+    ),
+    "subset in workers": (
+        "DataLoader(Subset(data, range(60, 8, -1)), 8, shuffle=True, num_workers=2)",
+        [23],
+    ),
+    "out of order": ("DataLoader(data, 8, shuffle=True, num_workers=2, in_order=False)", []),
 }
 SCRIPTS: dict[str, tuple[str, str, str, list[int]]] = {
     "tensors": (BUCKETS, ORDERS["tensors"], "samples", [37]),
@@ -90,6 +163,9 @@ SCRIPTS: dict[str, tuple[str, str, str, list[int]]] = {
     "sorted": (COLLATED, "[]", CHOICES["sorted"], []),
     "two loaders": (TOGETHER, "[]", "samples", []),
     "tuples": (TUPLES, ORDERS["tuples"], "samples", []),
+    **{name: (_packed(name), "[]", "samples", [37]) for name in OF_PACKED},
+    **{name: (_of(loader), "[]", "samples", [37]) for name, loader in LOADERS.items()},
+    **{name: (_of(loader), "[]", "samples", row) for name, (loader, row) in SUBSETS.items()},
 }
 
 
@@ -109,6 +185,8 @@ def test_only_the_right_index_is_told(name: str, tmp_path: Path) -> None:
     assert found["code"] == "ND101"
     assert len(found["culprit"]["samples"]) == 1
     assert found["culprit"]["dataset_indices"] == SCRIPTS[name][3]
+    whole = [row["value"] for row in found["evidence"] if "Subset" in row["label"]]
+    assert whole == (["37"] if name.startswith("subset") else [])
 
 
 @pytest.mark.parametrize("name", ["tensors", "drawn ahead", "two loaders", "tuples"])

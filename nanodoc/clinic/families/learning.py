@@ -6,6 +6,13 @@ from nanodoc.clinic.patient import Patient
 
 PATIENTS: tuple[Patient, ...] = (
     Patient(
+        name="bus-stops",
+        file="bus_stops",
+        story="a branch for compiled code that counts padding",
+        expect="compiled-differs",
+        line="line = seen.mean(1)",
+    ),
+    Patient(
         name="taste-of-tea",
         file="taste_of_tea",
         story="a normalisation over a single number",

@@ -8,6 +8,7 @@ from nanodoc.rules.learning import (
     clip_after_step,
     collapsed_output,
     compared_with_itself,
+    compiled_differs,
     dead_units,
     discarded_gradients,
     discarded_result,
@@ -140,5 +141,6 @@ RULES = tuple(
         runaway_values,
         absorbed_term,
         shared_target,
+        compiled_differs,
     )
 )
