@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -32,17 +33,24 @@ look_through(__file__)
 
 _FEWEST_ROWS = 8
 _FEWEST_TIMES = 8  # overwritten: fewer may be a beginning
-_MOST_LOOKS = 64  # starts of steps
-_MOST_WAITS = 16  # starts of steps at which what is listened to has not come again
+_MOST_LOOKS = 128  # starts of steps
+_MOST_WAITS = 48  # starts of steps: a rollout may be learnt from in many of them
 
 
 @dataclass(slots=True)
 class _Written:
-    """A tensor at the start of a step."""
+    """A tensor at the start of a step. It is not held: the script may let go of it."""
 
     name: str
-    tensor: torch.Tensor
+    held: ref[torch.Tensor]
+    rows: int
     version: int
+
+    @property
+    def moved(self) -> int:
+        """How often it has been written to since; 0 where it is gone."""
+        tensor = self.held()
+        return 0 if tensor is None else tensor._version - self.version
 
 
 @dataclass(slots=True)
@@ -106,45 +114,38 @@ class OverwrittenStores:
     def _look(self, frame: FrameType) -> None:
         if self._undo:
             self._waits += 1
-            if any(w.tensor._version != w.version for w in self._listened.values()):
-                self._conclude()
-            elif self._waits >= _MOST_WAITS:
+            self.facts = self._found()
+            if self.facts is not None or self._waits >= _MOST_WAITS:
                 self.close()
             return
-        now = {id(w.tensor): w for w in _stores_of(frame)}
-        jumps = {
-            key: written.version - self._before[key].version
-            for key, written in now.items()
-            if key in self._before and self._before[key].tensor is written.tensor
-        }
+        now = _stores_of(frame)
+        jumps = {key: self._before[key].moved for key in now.keys() & self._before.keys()}
         self._before = now
         for key, jump in jumps.items():
-            rows = len(now[key].tensor)
-            alike = [j for k, j in jumps.items() if j > 0 and len(now[k].tensor) == rows]
+            alike = [j for k, j in jumps.items() if j > 0 and now[k].rows == now[key].rows]
             if jump > 0 and len(alike) > 1 and jump > min(alike) and jump % min(alike) == 0:
                 self._listened[key] = now[key]
         if self._listened:
             self._undo = [TENSOR_WRITTEN.listen(self._writing), TENSOR_READ.listen(self._reading)]
 
-    def _conclude(self) -> None:
+    def _found(self) -> OverwrittenFacts | None:
         for (key, (code, first, second)), pair in self._pairs.items():
             always = pair.times == self._stored.get((key, code, first))
             if always and pair.times >= _FEWEST_TIMES and pair.differing and pair.low < pair.high:
-                self.facts = OverwrittenFacts(
+                return OverwrittenFacts(
                     name=self._listened[key].name,
                     times=pair.times,
                     differing=pair.differing,
                     stored_at=resolved((code, first)),
                     overwritten_at=resolved((code, second)),
                 )
-                break
-        self.close()
+        return None
 
     # -- listening ---------------------------------------------------------------------------------
 
     def _writing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __setitem__(tensor: Any, index: Any, value: Any) -> Any:
-            if id(tensor) in self._listened and not self._quiet():
+            if self._is_listened_to(tensor) and not self._quiet():
                 with contextlib.suppress(Exception):  # indices and values of any kind
                     self._note(tensor, index, value)
             return original(tensor, index, value)
@@ -153,11 +154,15 @@ class OverwrittenStores:
 
     def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __getitem__(tensor: Any, index: Any) -> Any:
-            if id(tensor) in self._listened:
+            if self._is_listened_to(tensor):
                 self._last.pop(id(tensor), None)
             return original(tensor, index)
 
         return __getitem__
+
+    def _is_listened_to(self, tensor: Any) -> bool:
+        known = self._listened.get(id(tensor))
+        return known is not None and known.held() is tensor
 
     def _note(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
         key, before = _key(index), self._last.pop(id(tensor), None)
@@ -178,8 +183,7 @@ class OverwrittenStores:
         pair = self._pairs.setdefault((id(tensor), places), _Pair())
         pair.times += 1
         with torch.no_grad():
-            kept = torch.Tensor.detach(tensor).select(0, key) if isinstance(key, int) else None
-            kept = tensor.detach()[key] if kept is None else kept
+            kept = tensor.detach()[key]
             given = torch.as_tensor(value, dtype=kept.dtype, device=kept.device).expand_as(kept)
             pair.differing += not torch.equal(kept, given)
             pair.low = min(pair.low, float(kept.min()))
@@ -229,9 +233,11 @@ def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
             yield from dict(getattr(value, "__dict__", {})).items()
 
 
-def _stores_of(frame: FrameType) -> Iterator[_Written]:
-    for name, value in _held(frame):
-        if type(value) is not torch.Tensor or value.requires_grad or value.is_inference():
-            continue
-        if value.dim() and len(value) >= _FEWEST_ROWS:
-            yield _Written(name, value, value._version)
+def _stores_of(frame: FrameType) -> dict[int, _Written]:
+    """Tensors of several rows that do not learn, by their id."""
+    return {
+        id(value): _Written(name, ref(value), len(value), value._version)
+        for name, value in _held(frame)
+        if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference())
+        if value.dim() and len(value) >= _FEWEST_ROWS
+    }

@@ -75,6 +75,41 @@ CASES = {
 }
 
 
+EACH_STEP = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+value = nn.Linear(4, 1)
+optimizer = torch.optim.Adam(value.parameters(), lr=1e-2)
+states, rewards, ends = torch.zeros(500, 4), torch.zeros(500), torch.zeros(500)
+state, end = torch.randn(4), torch.tensor(0.0)
+for step in range(200):
+    states[step], ends[step] = state, end
+    state = 0.8 * state + 0.3 * torch.randn(4)
+    rewards[step] = -state.square().mean()
+    end = (torch.rand(()) < 0.2).float()
+    ends[step] = end  # overwritten
+    rows = torch.randint(0, step + 1, (16,))
+    target = rewards[rows] * (1 - ends[rows])
+    loss = nn.functional.mse_loss(value(states[rows]).squeeze(-1), target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(float(loss))
+"""
+
+
+def test_one_row_in_each_step(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(EACH_STEP, encoding="utf-8")
+    bare = python("train.py", cwd=tmp_path)
+    done = nanodoc("run", "--budget", "5", "train.py", cwd=tmp_path)
+    assert done.stdout == bare.stdout
+    assert f"--> train.py:{marked(script, 'overwritten')}" in done.stderr
+    assert "[ND173]" in done.stderr
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_store_that_nothing_has_read(case: str, tmp_path: Path) -> None:
     first, second, sick = CASES[case]
