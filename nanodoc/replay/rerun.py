@@ -70,7 +70,6 @@ class Rerunner:
         with (
             state_preserved(self._runner, self._keeper, moving=True),
             warnings_unsaid(),
-            in_a_row(self._runner.recipe),
             self._clipping(clip),
         ):
             self._keeper.restore(start)

@@ -267,15 +267,21 @@ def steps_come_to_the_same(engine: ScriptEngine, recovered: RecoveredStep) -> bo
     engine.alone.begin()
     here().examining()
     try:
+        recovered.limits.reach = None
         with state_preserved(engine.runner, engine.keeper, moving=True):
             if engine.come_to_the_same():
+                recovered.limits.reach = 0
                 return True
         now.restore()
+        if not recovered.limits.reach:
+            recovered.limits.reach = 0
+            return False
         # what stands behind the optimizer's step may move what the next step reads
-        recovered.limits.to_the_end = True
         with state_preserved(engine.runner, engine.keeper, moving=True):
-            recovered.limits.to_the_end = engine.come_to_the_same()
-        return recovered.limits.to_the_end
+            same = engine.come_to_the_same()
+        if not same:
+            recovered.limits.reach = 0
+        return same
     finally:
         now.restore()
         engine.going_on()

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any
@@ -35,6 +36,7 @@ from nanodoc.script.left_loop import LeftLoop
 from nanodoc.script.loops import Loop
 from nanodoc.script.muted import muted, no_new_tasks
 from nanodoc.script.outside import Drawings, Outside, StopReplay
+from nanodoc.script.tail import statements_that_move
 from nanodoc.script.unused_loss import graph_position, sick_loss_in
 
 look_through(__file__)
@@ -46,9 +48,10 @@ class Limits:
 
     optimizer_steps: int = 1
     """After so many the step is over: what the body does then is not run again."""
-    to_the_end: bool = False
-    """Of steps that follow one another, what the body does behind its last optimizer step is run
-    again, too: it moves what the next one reads, as target networks or averages of weights."""
+    reach: int | None = 0
+    """Of steps that follow one another, so many statements of the body are run again, and not only
+    up to the last optimizer step: what follows moves what the next step reads, as target networks
+    or averages of weights. 0: none. None: to be found out."""
     draws: bool = False
     """The last iteration that was run again drew values from outside of it."""
     fingerprints: list[Fingerprint] | None = None
@@ -66,7 +69,7 @@ class RecoveredStep:
 
     def __init__(self, outside: Outside) -> None:
         self._outside = outside
-        self._bodies: dict[tuple[int, bool], Body] = {}
+        self._bodies: dict[tuple[int, bool, int], Body] = {}
         self.limits = Limits()
         self.followed = False
         """What is run again now is followed by the next step (`replay.rerun.in_a_row`)."""
@@ -136,9 +139,11 @@ class RecoveredStep:
         return self.limits.draws
 
     def _body(self, loop: Loop, code: CodeType) -> Body:
-        kind = loop.number, self.limits.unused
+        reach = (self.limits.reach or 0) if self.followed else 0
+        kind = loop.number, self.limits.unused, reach
         if kind not in self._bodies:
-            self._bodies[kind] = Body(loop, code, told=self.limits.unused)
+            part = replace(loop, body=loop.body[:reach]) if reach else loop
+            self._bodies[kind] = Body(part, code, told=self.limits.unused)
         return self._bodies[kind]
 
     def _left(self, frame: FrameType) -> None:
@@ -173,15 +178,19 @@ class RecoveredStep:
     def _counted(self) -> Iterator[None]:
         """Ends the body behind its last optimizer step, unless it is wanted whole."""
         steps, most, thread = 0, self.limits.optimizer_steps, get_ident()
-        to_the_end = self.followed and self.limits.to_the_end
+        in_a_row = self.followed and bool(self.limits.reach)
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             nonlocal steps
             if get_ident() != thread:
                 return
             steps += 1
-            if steps >= most and not to_the_end:
-                raise StopReplay
+            if steps < most or in_a_row:
+                return
+            if self.limits.reach is None:
+                assert self.loop is not None
+                self.limits.reach = statements_that_move(self.loop, sys._getframe(1))
+            raise StopReplay
 
         prints, self.limits.fingerprints = self.limits.fingerprints, None
         around = self.limits.around_backward
