@@ -11,7 +11,7 @@ import contextlib
 import io
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -143,19 +143,47 @@ class KeptState:
 
 
 class KeptNetworks:
-    """The values of the networks beside the model that the recipe's functions reach: targets and
-    averages, which many steps move after their optimizers."""
+    """Copies, in the host's memory, of parameters and buffers of networks beside the model."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        state = ReachedState(recipe)
-        known = {id(t): t for _, m in state.modules for t in (*m.parameters(), *m.buffers())}
-        tensors = [t for key, t in known.items() if key not in state.own and _can_be_written(t)]
-        self._restores = [_values(tensor) for tensor in tensors] if state.copies else []
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._kept = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in tensors]
 
     def restore(self) -> None:
         """Puts the values back."""
-        for restore in self._restores:
-            restore()
+        for tensor, before in self._kept:
+            tensor.data.copy_(before)
+
+
+class NetworksBeside:
+    """The networks beside the model that the recipe's functions reach and that steps move: targets
+    and averages. A teacher that stands still is not copied."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._sums: dict[int, tuple[ref[torch.Tensor], float]] = {}
+        self._moved: set[int] = set()
+        self.bytes = 0
+        """What the last copies took."""
+
+    def kept(self) -> KeptNetworks:
+        """Copies of those that have moved since this was asked for the first time."""
+        state = ReachedState(self._recipe)
+        known = {id(t): t for _, m in state.modules for t in (*m.parameters(), *m.buffers())}
+        wanted = []
+        for key, tensor in known.items():
+            if key in state.own or not _can_be_written(tensor) or tensor.is_complex():
+                continue
+            total = float(tensor.detach().sum(dtype=torch.float64))
+            held, before = self._sums.get(key, (None, total))
+            if held is None or held() is not tensor:
+                self._moved.discard(key)
+                self._sums[key] = ref(tensor), total
+            elif total != before:
+                self._moved.add(key)
+            if key in self._moved:
+                wanted.append(tensor)
+        self.bytes = sum(tensor.nbytes for tensor in wanted)
+        return KeptNetworks(wanted if state.copies else ())
 
 
 class ReachedState:

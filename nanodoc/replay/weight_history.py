@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from nanodoc.measure.gradients import nonfinite_tensors
-from nanodoc.replay.closure_state import KeptNetworks
+from nanodoc.replay.closure_state import NetworksBeside
 from nanodoc.replay.optimizers import copy_optimizer, state_bytes
 from nanodoc.replay.past_batches import PastBatches
 from nanodoc.replay.past_step import (
@@ -68,6 +68,9 @@ class WeightHistory:
         self._every = every
         self._named = list(runner.recipe.model.named_parameters())
         self._parameters = [p for _, p in self._named]
+        of_script = getattr(runner.recipe.train_step, "of_script", False)
+        self._networks = NetworksBeside(runner.recipe) if of_script else None
+        """What a script's iterations move behind their last optimizer step."""
         self._usual = self._largest = 0.0
         self._noted, self._next_look = 0, _BEGINNING
         self.growing = False
@@ -319,7 +322,7 @@ class WeightHistory:
             grads=capsule.grads,
             weights=copy_weights(self._named, host=True),
             optimizers=[copy_optimizer(o, host=True) for o in self._runner.recipe.optimizers],
-            networks=self._networks(),
+            networks=None if self._networks is None else self._networks.kept(),
         )
         self._since, self._kept_at = 0.0, capsule.step
         if self.first is None:
@@ -329,15 +332,11 @@ class WeightHistory:
         self._cost = time.perf_counter() - began
         self._spent += self._cost
 
-    def _networks(self) -> KeptNetworks | None:
-        """Of a script: what its iterations move behind their last optimizer step."""
-        step = self._runner.recipe.train_step
-        return KeptNetworks(self._runner.recipe) if getattr(step, "of_script", False) else None
-
     def _copies_that_fit(self) -> int:
         """How many copies the memory allows."""
         needed = sum(p.numel() * p.element_size() for p in self._parameters)
         needed += sum(map(state_bytes, self.optimizers))
+        needed += self._networks.bytes if self._networks is not None else 0
         fitting = min(_KEPT, int(min(self._budget() / 2 / max(needed, 1), _KEPT)))
         if fitting < _KEPT:
             self.note = (

@@ -16,7 +16,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 from weakref import ref
 
@@ -25,6 +25,7 @@ import torch
 from nanodoc.facts.asides import OverwrittenFacts
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.taps import TENSOR_READ, TENSOR_WRITTEN
+from nanodoc.instrument.torch_private import function_modes
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import variables_of_frame
 from nanodoc.trace.spans import resolved
@@ -33,6 +34,7 @@ look_through(__file__)
 
 _FEWEST_ROWS = 8
 _FEWEST_TIMES = 8  # overwritten: fewer may be a beginning
+_DEEPEST, _MOST_HELD = 3, 200
 _MOST_LOOKS = 128  # starts of steps
 _MOST_WAITS = 48  # starts of steps: a rollout may be learnt from in many of them
 
@@ -58,7 +60,8 @@ class _Store:
     """The last value that was stored and not read since."""
 
     key: Any
-    frame: int
+    frame: tuple[int, ...]
+    """The frame, and where in its caller it was called: the next call may get the same memory."""
     code: CodeType
     at: int
     """The offset of its instruction."""
@@ -125,7 +128,7 @@ class OverwrittenStores:
             alike = [j for k, j in jumps.items() if j > 0 and now[k].rows == now[key].rows]
             if jump > 0 and len(alike) > 1 and jump > min(alike) and jump % min(alike) == 0:
                 self._listened[key] = now[key]
-        if self._listened:
+        if self._listened and not _others_listen():
             self._undo = [TENSOR_WRITTEN.listen(self._writing), TENSOR_READ.listen(self._reading)]
 
     def _found(self) -> OverwrittenFacts | None:
@@ -169,11 +172,12 @@ class OverwrittenStores:
         frame = _users_frame()
         if frame is None:
             return
-        store = _Store(key, id(frame), frame.f_code, frame.f_lasti)
+        caller = frame.f_back.f_lasti if frame.f_back is not None else -1
+        store = _Store(key, (id(frame), caller), frame.f_code, frame.f_lasti)
         place = id(tensor), store.code, store.at
         self._stored[place] = self._stored.get(place, 0) + 1
         self._last[id(tensor)] = store
-        if before is None or (before.key, before.frame) != (key, id(frame)) or key is None:
+        if before is None or (before.key, before.frame) != (key, store.frame) or key is None:
             return
         if before.code is not store.code or not before.at < store.at:
             return
@@ -188,6 +192,18 @@ class OverwrittenStores:
             pair.differing += not torch.equal(kept, given)
             pair.low = min(pair.low, float(kept.min()))
             pair.high = max(pair.high, float(kept.max()))
+
+
+def _others_listen() -> bool:
+    """A function mode, or a subclass of tensors, may tell methods of tensors apart by what stands
+    at their names."""
+    waiting: list[type] = list(torch.Tensor.__subclasses__())
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if not kind.__module__.startswith(("torch.", "nanodoc.")):
+            return True
+    return bool(function_modes())
 
 
 def _key(index: Any) -> Any:
@@ -208,23 +224,52 @@ def _users_frame() -> FrameType | None:
 
 
 def _mentions(frame: FrameType, first: int, last: int, tensor: torch.Tensor) -> int:
-    """How often the instructions between two of a frame load the tensor, by any of its names."""
-    names = {name for name, value in _held(frame) if value is tensor}
-    return sum(
-        first < found.offset < last
-        and found.opname.startswith("LOAD")
-        and isinstance(found.argval, str)
-        and found.argval in names
-        for found in dis.get_instructions(frame.f_code)
-    )
+    """How often the instructions between two of a frame may reach the tensor: they load it, or what
+    holds it, unless another attribute of that is all they take."""
+    known = _variables(frame)
+    between = [i for i in dis.get_instructions(frame.f_code) if first < i.offset < last]
+    count = 0
+    for found, following in zip(between, [*between[1:], None], strict=True):
+        if not found.opname.startswith("LOAD") or found.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            continue
+        value = known.get(found.argval) if isinstance(found.argval, str) else None
+        if value is tensor:
+            count += 1
+        elif _holds(value, tensor):
+            taken = following.argval if following and following.opname == "LOAD_ATTR" else None
+            other = getattr(value, "__dict__", {}).get(taken, tensor)
+            count += other is tensor or _holds(other, tensor)
+    return count
+
+
+def _holds(value: Any, tensor: torch.Tensor) -> bool:
+    """A container or an object has the tensor in it, at most three deep."""
+    waiting, depth = [value], 0
+    while waiting and depth < _DEEPEST:
+        inside: list[Any] = []
+        for one in waiting:
+            if isinstance(one, Mapping):
+                inside += list(one.values())
+            elif isinstance(one, (list, tuple, set)):
+                inside += list(one)
+            elif not isinstance(one, (torch.Tensor, type, ModuleType, FunctionType)):
+                inside += list(getattr(one, "__dict__", {}).values())
+        if any(one is tensor for one in inside):
+            return True
+        waiting, depth = inside[:_MOST_HELD], depth + 1
+    return False
+
+
+def _variables(frame: FrameType) -> Mapping[str, Any]:
+    known: Mapping[str, Any] = variables_of_frame(frame)
+    if frame.f_code.co_name == "<module>":
+        return known
+    return {**{n: frame.f_globals.get(n) for n in frame.f_code.co_names}, **known}
 
 
 def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """What a frame's variables hold, and the attributes of the script's own objects."""
-    known: Mapping[str, Any] = variables_of_frame(frame)
-    if frame.f_code.co_name != "<module>":
-        known = {**{n: frame.f_globals.get(n) for n in frame.f_code.co_names}, **known}
-    for name, value in known.items():
+    for name, value in _variables(frame).items():
         yield name, value
         if isinstance(value, (torch.Tensor, torch.nn.Module)):
             continue

@@ -3,7 +3,7 @@ something was not put back, or because it computes otherwise while it is watched
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from nanodoc.errors import UserCodeError
@@ -17,13 +17,14 @@ from nanodoc.script.search import Candidate
 from nanodoc.trace.op_digests import OpDigests
 
 _WATCHED = "it is the same without nanodoc's watching, which makes it compute otherwise"
-_UNKNOWN = "three further runs are the same: what the first one has changed is not put back"
+_BY_CHANCE = "it differs by chance from run to run"
+_UNKNOWN = "further runs are the same: what the first one has changed is not put back"
 
 
 def why_apart(
     first: Candidate, engine: ScriptEngine, recovered: RecoveredStep, now: WholeState
 ) -> str:
-    """In words, from three further runs: one that nothing watches, and two that are held against
+    """In words, from four further runs: two that nothing watches, and two that are held against
     each other op by op. Empty where they can't be made."""
 
     def run(listening: AbstractContextManager[object]) -> list[Fingerprint]:
@@ -48,12 +49,18 @@ def why_apart(
 def _compared(
     first: Candidate, run: Callable[[AbstractContextManager[object]], list[Fingerprint]]
 ) -> str:
-    plain = run(nullcontext())
-    pairs = zip(first.fingerprints, plain, strict=False)
-    if len(plain) == len(first.fingerprints) and all(a.same_as(b) for a, b in pairs):
+    plain = [run(nullcontext()), run(nullcontext())]
+    if all(_same(first.fingerprints, prints) for prints in plain):
         return _WATCHED
     once = OpDigests()
-    run(once)
+    watched = run(once)
     again = OpDigests(once.ops)
     run(again)
-    return again.apart.said if again.apart is not None else _UNKNOWN
+    if again.apart is not None:
+        return again.apart.said
+    return _UNKNOWN if all(_same(watched, prints) for prints in plain) else _BY_CHANCE
+
+
+def _same(first: Sequence[Fingerprint], other: Sequence[Fingerprint]) -> bool:
+    pairs = zip(first, other, strict=False)
+    return len(first) == len(other) and all(a.same_as(b) for a, b in pairs)

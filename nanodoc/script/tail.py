@@ -8,23 +8,23 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from types import FrameType
 
+import torch
+
 from nanodoc.script.loops import Loop
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.parsed import definition_of
 
-_MOVING = frozenset(
-    ("add_", "sub_", "mul_", "div_", "copy_", "lerp_", "zero_", "fill_", "load_state_dict")
-)
-_READING = frozenset(
-    (
-        *("parameters", "named_parameters", "buffers", "named_buffers", "state_dict", "detach"),
-        *("clone", "items", "values", "keys", "no_grad", "zip", "len", "enumerate", "float"),
-    )
-)
 _STATEMENTS = (
     *(ast.Expr, ast.Assign, ast.AugAssign, ast.Pass, ast.Return),
     *(ast.For, ast.If, ast.With, ast.Try),  # a marked loop stands in a `try`
 )
+_REACHING = frozenset(
+    (
+        *("parameters", "named_parameters", "buffers", "named_buffers", "items", "zip", "len"),
+        *("state_dict", "load_state_dict", "no_grad", "enumerate", "detach", "clone"),
+    )
+)
+"""What such lines reach the tensors with."""
 _OF_MARKS = "__nanodoc_"
 _OPAQUE = (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
 
@@ -38,11 +38,14 @@ def statements_that_move(loop: Loop, frame: FrameType | None) -> int:
         code, line = frame.f_code, frame.f_lineno
         if code.co_filename == loop.file and loop.first <= line <= loop.last:
             held = [n for n, statement in enumerate(loop.body) if _holds(statement, line)]
-            at = held[-1] if held else None  # the last of several on one line
-            if at is None or not all(map(_is_plain, _behind([loop.body[at]], line))):
+            if not held:
+                return 0
+            at = held[-1]  # the last of several on one line
+            inside = list(_behind([loop.body[at]], line))
+            if not all(map(_is_plain, inside)):
                 return 0
             behind = list(takewhile(_is_plain, loop.body[at + 1 :]))
-            return at + 1 + len(behind) if moves or behind else 0
+            return at + 1 + len(behind) if moves or inside or behind else 0
         if frame_kind(code.co_filename) == USER:
             function = definition_of(code)
             if function is None:
@@ -56,7 +59,9 @@ def statements_that_move(loop: Loop, frame: FrameType | None) -> int:
 
 
 def _holds(statement: ast.stmt, line: int) -> bool:
-    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+    """A `try` of a mark has the place of its first statement alone."""
+    lines = [n.end_lineno or n.lineno for n in ast.walk(statement) if isinstance(n, ast.stmt)]
+    return statement.lineno <= line <= max(lines)
 
 
 def _behind(body: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
@@ -65,9 +70,9 @@ def _behind(body: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
     for statement in body:
         if statement.lineno > line:
             yield statement
-        elif _holds(statement, line) and isinstance(statement, ast.With | ast.If):
-            yield from _behind(statement.body, line)
-            yield from _behind(getattr(statement, "orelse", []), line)
+        elif _holds(statement, line) and isinstance(statement, ast.With | ast.If | ast.Try):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _behind(getattr(statement, part, []), line)
         elif _holds(statement, line) and hasattr(statement, "body"):
             yield statement
 
@@ -82,6 +87,7 @@ def _is_plain(statement: ast.stmt) -> bool:
         if isinstance(node, ast.Call):
             called = node.func
             name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-            if name not in _MOVING and name not in _READING and not name.startswith(_OF_MARKS):
+            moves = name.endswith("_") and hasattr(torch.Tensor, name)  # in place
+            if not moves and name not in _REACHING and not name.startswith(_OF_MARKS):
                 return False
     return True

@@ -12,6 +12,7 @@ import torch
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
+from nanodoc.instrument.originals import ours
 from nanodoc.instrument.torch_private import TorchDispatchMode
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import variables_of_frame
@@ -58,8 +59,8 @@ class Apart:
             return f"the step took another way each time it was run, first at {where}"
         held = f" ({', '.join(f'`{name}`' for name in self.names)})" if self.names else ""
         return (
-            "it reads what is not put back, as a clock, a file, or the state of a library: first "
-            f"{where} got another value{held}"
+            "it reads what changes from run to run and is not put back, as a clock, a file, or a "
+            f"library's state: first {where} got another value{held}"
         )
 
 
@@ -74,6 +75,7 @@ class OpDigests(TorchDispatchMode):
         self._earlier = earlier
         self._unwritten: set[int] = set()  # addresses of memory that nothing has been written to
 
+    @ours
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.apart is not None or len(self.ops) >= _MOST_OPS:
             return func(*args, **(kwargs or {}))

@@ -19,9 +19,15 @@ class Rollout:
         self.states, self.rewards = torch.zeros(32, 8, 4), torch.zeros(32, 8)
         self.ends = torch.zeros(32, 8)
 
+    def ended(self):
+        return float(self.ends.mean())
+
+def put(store, step, value):
+    store[step] = value
+
 def collect(rollout, state, end, policy):
     states, rewards, ends = rollout.states, rollout.rewards, rollout.ends
-    seen = 0.0
+    seen, views = 0.0, {"ends": ends}
     for step in range(32):
         states[step] = state
         {first}
@@ -66,6 +72,21 @@ CASES = {
         False,
     ),
     "read as a whole": ("ends[step] = end; seen += float(ends.sum())", "ends[step] = end", False),
+    "read by a method of its owner": (
+        "ends[step] = end; seen += rollout.ended()",
+        "ends[step] = end",
+        False,
+    ),
+    "read through a dictionary": (
+        "ends[step] = end; seen += float(views['ends'].sum())",
+        "ends[step] = end",
+        False,
+    ),
+    "stored by a function, read by its caller": (
+        "put(ends, step, end); seen += float(ends.sum())",
+        "put(ends, step, end)",
+        False,
+    ),
     "a start, then a value": ("ends[step] = 0.0", "ends[step] = end", False),
     "overwritten at times": (
         "ends[step] = end",

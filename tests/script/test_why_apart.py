@@ -38,8 +38,8 @@ CASES = {
     ),
     "a clock": (
         "y = y + torch.full_like(y, 1e-3 * (time.perf_counter_ns() % 1000))",
-        "it reads what is not put back, as a clock, a file, or the state of a library: first"
-        " `full_like` at {place} got another value",
+        "it reads what changes from run to run and is not put back, as a clock, a file, or a"
+        " library's state: first `full_like` at {place} got another value",
     ),
     "code that looks for modes": (
         "y = y * 1.5 if _get_current_dispatch_mode() is None else y",
