@@ -38,6 +38,7 @@ look_through(__file__)
 
 _DRAWS = "it draws random numbers, which compiled code draws in another way"
 _MOVES = "called twice on the same inputs, it gives different values"
+_TOO_LARGE = "its weights and inputs are too large to be copied"
 _RECOMPILES = "called beside the step, it would be compiled anew"
 _TIMES = 16.0
 """How many times the measured effect of rounding its inputs is allowed: each op rounds as well."""
@@ -52,6 +53,10 @@ _NEARER = 4.0
 source: it keeps float32 between ops that are fused."""
 _MOST_BYTES = 1 << 30
 """Weights and inputs beyond are not copied, to round them."""
+
+
+class _TooLarge(Exception):
+    """What would have to be copied is."""
 
 
 @dataclass(slots=True)
@@ -140,9 +145,11 @@ class CompiledParts:
             with warnings_unsaid(), self.put_back(part):
                 why, values = self._asked(part)
         except Exception as error:  # whatever is odd about a part costs this look only
-            again = "recompile" in str(error)
-            raised = f"called beside the step, it raised {type(error).__name__}"
-            why, values = _RECOMPILES if again else raised, None
+            why, values = f"called beside the step, it raised {type(error).__name__}", None
+            if isinstance(error, _TooLarge):
+                why = _TOO_LARGE
+            elif "recompile" in str(error):
+                why = _RECOMPILES
         if why:
             self.unasked[name] = why
             return
@@ -203,7 +210,7 @@ class CompiledParts:
         weights = [p for p in self._parameters(part) if p.is_floating_point()]
         size = sum(t.numel() * t.element_size() for t in (*weights, *part.inputs))
         if size > _MOST_BYTES:
-            raise MemoryError
+            raise _TooLarge
         known = [(t, t.detach().clone()) for t in (*weights, *part.inputs) if _is_real(t)]
         spreads: dict[str, float] = {}
         try:

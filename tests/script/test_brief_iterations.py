@@ -152,6 +152,15 @@ for n in range(-20, 230):
             average.lerp_(learnt, 0.01)
 left(actor, critic, target)
 """
+STEPS_ITS_WORLD = (
+    ACTOR_CRITIC.replace(
+        "            average.lerp_(learnt, 0.01)\n",
+        "            average.lerp_(learnt, 0.01)\n    world.update(bytes([n % 251]))\n",
+    )
+    .replace("left(actor, critic, target)", "left(actor, critic, target)\nprint(world.hexdigest())")
+    .replace("state, size =", "import hashlib; world = hashlib.sha256()\nstate, size =")
+)
+"""The state of `world` is in native code, and is moved behind the target network."""
 LEAVES_OUT = CLASSIFIER.replace(
     "            loss.backward()\n",
     "            if not torch.isfinite(loss):\n"
@@ -228,6 +237,14 @@ def test_a_brief_step_that_is_sick_is_told_at_its_line(
     again = nanodoc("replay", snapshot, cwd=tmp_path)
     assert again.returncode == 1, again.stdout + again.stderr
     assert f"train.py:{line_of(file, f'# {odd}')}" in again.stdout + again.stderr
+
+
+def test_what_moves_in_native_code_is_not_run_again(tmp_path: Path) -> None:
+    written(tmp_path, STEPS_ITS_WORLD)
+    bare = python("train.py", "500", "", cwd=tmp_path)
+    assert bare.returncode == 0, bare.stderr
+    watched = nanodoc("run", "--quiet", "--budget", "5", "train.py", "--", "500", "", cwd=tmp_path)
+    assert watched.stdout == bare.stdout
 
 
 def test_a_row_that_no_later_step_uses(tmp_path: Path) -> None:
