@@ -46,6 +46,7 @@ def _spins(*_: Any) -> None:
         pass
 
 
+@pytest.mark.slow  # a process of its own
 @pytest.mark.parametrize("hangs", [_spins, lambda *_: time.sleep(60)], ids=["spins", "sleeps"])
 def test_what_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: Callable[..., None]
