@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from nanodoc.facts.compiled import ApartFacts
+from nanodoc.instrument.originals import ours
 from nanodoc.instrument.torch_private import TorchDispatchMode, is_any_autocast_enabled
 from nanodoc.tensors.nested import map_tensors, tensor_leaves
 
@@ -122,6 +123,7 @@ def coarsest(tensors: list[torch.Tensor], device: torch.device) -> float:
 class InFloat32(TorchDispatchMode):
     """Inside, what would compute in half precision computes in float32."""
 
+    @ours
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def widened(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.float() if tensor.dtype in _HALF else tensor

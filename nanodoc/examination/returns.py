@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -31,8 +31,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.frame_variables import variables_of_frame
+from nanodoc.trace.frame_variables import names_in, users_frames
 from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.vocabulary.calls import REGRESSION, RESHAPING
 
@@ -132,7 +131,7 @@ class ReturnsLook(TorchFunctionMode):
     def _compare(self, weights: list[float]) -> None:
         if not _FEWEST <= len(weights) <= _MOST:
             return
-        frames = list(_user_frames())
+        frames = list(islice(users_frames(), _MOST_FRAMES))
         lists = list(_lists(frames, len(weights)))
         for wanted in (weights, self._targets):
             found = [
@@ -200,17 +199,6 @@ def _kinds(kind: Any) -> Iterator[Any]:
         yield from _kinds(each)
 
 
-def _user_frames() -> Iterator[FrameType]:
-    """The innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    left = _MOST_FRAMES
-    while frame is not None and left:
-        if frame_kind(frame.f_code.co_filename) == USER:
-            left -= 1
-            yield frame
-        frame = frame.f_back
-
-
 def _lists(frames: Iterable[FrameType], count: int) -> Iterator[tuple[list[float], str]]:
     """(numbers, how they are named) of each list of so many numbers that the frames' variables are,
     or hold as an attribute."""
@@ -231,11 +219,7 @@ def _lists(frames: Iterable[FrameType], count: int) -> Iterator[tuple[list[float
 
 def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
     for frame in frames:
-        known = {
-            **{n: frame.f_globals[n] for n in frame.f_code.co_names if n in frame.f_globals},
-            **variables_of_frame(frame),
-        }
-        for name, value in known.items():
+        for name, value in names_in(frame).items():
             yield name, value
             inner = getattr(value, "__dict__", None)
             if isinstance(inner, dict) and not isinstance(value, (type, ModuleType)):

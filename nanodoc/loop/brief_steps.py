@@ -11,10 +11,12 @@ each time, losses have to be the same but for rounding.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -29,7 +31,7 @@ from nanodoc.replay.closure_state import ReachedState
 from nanodoc.replay.local_collectives import several_ranks
 from nanodoc.replay.observer import Observer
 from nanodoc.replay.optimizers import copy_optimizer, scaled_rates
-from nanodoc.replay.rerun import begin_past, in_a_row
+from nanodoc.replay.rerun import begin_past
 from nanodoc.replay.step import StepResult, StepRunner, run_step
 from nanodoc.replay.step_state import BriefStep, StateKeeper, StepState, copy_weights
 from nanodoc.replay.weight_history import WeightHistory
@@ -315,7 +317,7 @@ class BriefSteps:
             start = self._keeper.take(past.step, past.batches)
             try:
                 used = scaled_rates(1.0, None, past.used) if past.used else nullcontext()
-                with in_a_row(self._runner.recipe), used:
+                with self._in_a_row(), used:
                     reading = driver.run(start, self._compute)
             except UserCodeError:
                 return
@@ -325,6 +327,20 @@ class BriefSteps:
             yield Again(start, reading, past.indices)
             driver.finish()
             self.came_to = past.step
+
+    @contextlib.contextmanager
+    def _in_a_row(self) -> Iterator[None]:
+        """Inside, a step is run again that another one follows: a script's iteration may have to be
+        run beyond its last optimizer step for that."""
+        step: Any = self._runner.recipe.train_step
+        if not getattr(step, "of_script", False):
+            yield
+            return
+        step.followed = True
+        try:
+            yield
+        finally:
+            step.followed = False
 
     def _as_it_was(self, loss: float, known: float) -> bool:
         """A step that is run again comes to the loss that is known."""

@@ -4,7 +4,6 @@ script, up to that step, which is traced while it runs there."""
 from __future__ import annotations
 
 import math
-import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -96,8 +95,7 @@ def _run(job: Job, sought: Untraced, longest: float) -> Ended:
 
 def _with(job: Job, report: Report, sought: Untraced, ended: Ended) -> Report:
     told = ended.report
-    early = ended.status == -signal.SIGINT  # before there was anybody to say so
-    if early or ended.interrupted or (told is not None and told.interrupted):
+    if ended.interrupted or (told is not None and told.interrupted):
         return replace(_noted(report, sought, "interrupted"), interrupted=True)
     if told is None:
         return _noted(report, sought, _why_not(ended))

@@ -169,11 +169,13 @@ class NetworksBeside:
         """Copies of those that have moved since this was asked for the first time."""
         state = ReachedState(self._recipe)
         known = {id(t): t for _, m in state.modules for t in (*m.parameters(), *m.buffers())}
+        beside = {
+            key: tensor
+            for key, tensor in known.items()
+            if not (key in state.own or not _can_be_written(tensor) or tensor.is_complex())
+        }
         wanted = []
-        for key, tensor in known.items():
-            if key in state.own or not _can_be_written(tensor) or tensor.is_complex():
-                continue
-            total = float(tensor.detach().sum(dtype=torch.float64))
+        for (key, tensor), total in zip(beside.items(), _sums(beside.values()), strict=True):
             held, before = self._sums.get(key, (None, total))
             if held is None or held() is not tensor:
                 self._moved.discard(key)
@@ -184,6 +186,14 @@ class NetworksBeside:
                 wanted.append(tensor)
         self.bytes = sum(tensor.nbytes for tensor in wanted)
         return KeptNetworks(wanted if state.copies else ())
+
+
+def _sums(tensors: Iterable[torch.Tensor]) -> list[float]:
+    """Of each; the host waits once for a device."""
+    sums = [tensor.detach().sum(dtype=torch.float32) for tensor in tensors]
+    if len({one.device for one in sums}) > 1:
+        return [float(one) for one in sums]
+    return torch.stack(sums).tolist() if sums else []
 
 
 class ReachedState:

@@ -15,7 +15,6 @@ import torch
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.looks.scheduler import OutOfTime
 from nanodoc.measure.gradients import packed_vitals, really_nonfinite
-from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.optimizers import scaled_rates
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
@@ -190,22 +189,6 @@ class Rerunner:
             return vitals.loss, vitals.grad_norm, True
         self._runner.update()
         return vitals.loss, vitals.grad_norm, False
-
-
-@contextlib.contextmanager
-def in_a_row(recipe: Recipe) -> Iterator[None]:
-    """Inside, steps of the recipe are run again one after the other: a script's iteration may have
-    to be run to its end for that."""
-    step = recipe.train_step
-    if not getattr(step, "of_script", False):
-        yield
-        return
-    before = vars(step)["followed"]
-    vars(step)["followed"] = True
-    try:
-        yield
-    finally:
-        vars(step)["followed"] = before
 
 
 def begin_past(

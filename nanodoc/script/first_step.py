@@ -267,21 +267,19 @@ def steps_come_to_the_same(engine: ScriptEngine, recovered: RecoveredStep) -> bo
     engine.alone.begin()
     here().examining()
     try:
-        recovered.limits.reach = None
+        limits = recovered.limits
+        limits.reach = None
         with state_preserved(engine.runner, engine.keeper, moving=True):
-            if engine.come_to_the_same():
-                recovered.limits.reach = 0
-                return True
+            short = engine.come_to_the_same()
+        if not limits.reach:
+            limits.reach = 0
+            return short
         now.restore()
-        if not recovered.limits.reach:
-            recovered.limits.reach = 0
-            return False
-        # what stands behind the optimizer's step may move what the next step reads
+        # what stands behind the optimizer's step may move what a later step reads
         with state_preserved(engine.runner, engine.keeper, moving=True):
-            same = engine.come_to_the_same()
-        if not same:
-            recovered.limits.reach = 0
-        return same
+            far = engine.come_to_the_same()
+        limits.reach = limits.reach if far else 0
+        return short or far
     finally:
         now.restore()
         engine.going_on()

@@ -37,7 +37,7 @@ OF_FILES = (
     *("remove", "unlink", "rename", "replace", "rmdir", "truncate"),
     *("mkdir", "makedirs", "link", "symlink", "chmod", "utime"),
 )
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 # (module, class, methods): they speak to another process
 _SPEAKING = (
@@ -155,12 +155,12 @@ def _silenced() -> Iterator[Replaced]:
         yield target, name, lambda original: _nothing
     for name in OF_FILES:
         yield os, name, lambda original: _nothing
-    yield builtins, "open", _opening
-    yield io, "open", _opening
+    yield builtins, "open", opening
+    yield io, "open", opening
     archives = sys.modules.get("tarfile")
     if hasattr(archives, "bltn_open"):  # its own name for open()
-        yield archives, "bltn_open", _opening
-    yield os, "open", _opening_by_number
+        yield archives, "bltn_open", opening
+    yield os, "open", opening_by_number
     yield os, "write", lambda original: lambda descriptor, data: len(data)
     yield os, "system", lambda original: _refused
     yield subprocess.Popen, "__init__", lambda original: _refused
@@ -176,18 +176,27 @@ def showing() -> Iterator[Replaced]:
                 yield target, name, lambda original: _nothing
 
 
-def _opening(original: Any) -> Any:
+def anywhere(path: Any) -> bool:
+    """It is the path of a file, and not one that is open already."""
+    return isinstance(path, (str, bytes, os.PathLike))
+
+
+def opening(original: Any, refused: Callable[[Any], bool] = anywhere) -> Any:
+    """In the place of `open`: what is written to a `refused` path goes nowhere."""
+
     def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if any(letter in mode for letter in "wax+") and isinstance(file, (str, bytes, os.PathLike)):
+        if any(letter in mode for letter in "wax+") and refused(file):
             return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
         return original(file, mode, *args, **kwargs)
 
     return open_
 
 
-def _opening_by_number(original: Any) -> Any:
+def opening_by_number(original: Any, refused: Callable[[Any], bool] = anywhere) -> Any:
+    """In the place of `os.open`, likewise."""
+
     def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & WRITING:
+        if flags & _WRITING and refused(path):
             return int(original(os.devnull, os.O_RDWR))
         return int(original(path, flags, *args, **kwargs))
 

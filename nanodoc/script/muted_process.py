@@ -15,15 +15,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from nanodoc.instrument.frames import caller
-from nanodoc.script.muted import OF_FILES, WRITING, Replaced, ending, replaced, showing
+from nanodoc.script.muted import (
+    OF_FILES,
+    Replaced,
+    ending,
+    opening,
+    opening_by_number,
+    replaced,
+    showing,
+)
 from nanodoc.script.outside import StopReplay
 from nanodoc.trace.files import USER, frame_kind
 
@@ -71,12 +80,13 @@ def _silenced(own: str) -> Iterator[Replaced]:
     yield torch, "save", lambda original: _saving(original, own)
     for name in OF_FILES:
         yield os, name, lambda original: _changing(original, own)
-    yield builtins, "open", lambda original: _opening(original, own)
-    yield io, "open", lambda original: _opening(original, own)
+    refused = partial(_is_elsewhere, own=own)
+    yield builtins, "open", lambda original: opening(original, refused)
+    yield io, "open", lambda original: opening(original, refused)
     archives = sys.modules.get("tarfile")
     if hasattr(archives, "bltn_open"):  # its own name for open()
-        yield archives, "bltn_open", lambda original: _opening(original, own)
-    yield os, "open", lambda original: _opening_by_number(original, own)
+        yield archives, "bltn_open", lambda original: opening(original, refused)
+    yield os, "open", lambda original: opening_by_number(original, refused)
 
 
 def _is_elsewhere(path: Any, own: str, folder: int | None = None) -> bool:
@@ -98,24 +108,6 @@ def _changing(original: Callable[..., Any], own: str) -> Callable[..., Any]:
         return original(*args, **kwargs)
 
     return called
-
-
-def _opening(original: Callable[..., Any], own: str) -> Callable[..., Any]:
-    def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if any(letter in mode for letter in "wax+") and _is_elsewhere(file, own):
-            return original(os.devnull, mode.replace("x", "w"), *args, **kwargs)
-        return original(file, mode, *args, **kwargs)
-
-    return open_
-
-
-def _opening_by_number(original: Callable[..., int], own: str) -> Callable[..., int]:
-    def open_(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if flags & WRITING and _is_elsewhere(path, own):
-            return original(os.devnull, os.O_RDWR)
-        return original(path, flags, *args, **kwargs)
-
-    return open_
 
 
 def _saving(original: Callable[..., None], own: str) -> Callable[..., None]:
@@ -151,14 +143,22 @@ def _starting(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _signalling(original: Callable[..., None]) -> Callable[..., None]:
-    """To itself it may send a signal; a loader ends its workers."""
+    """To itself and to its children it may send a signal: a loader ends its workers."""
 
     def called(number: int, sign: int) -> None:
-        if number != os.getpid() and frame_kind(caller(1).f_code.co_filename) == USER:
+        if number != os.getpid() and not _is_child(number):
             raise StopReplay("it sends a signal to another process")
         original(number, sign)
 
     return called
+
+
+def _is_child(number: int) -> bool:
+    try:
+        told = Path(f"/proc/{number}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # it has ended
+        return True
+    return int(told.rpartition(")")[2].split()[1]) == os.getpid()
 
 
 def _called_by_compiler(frame: FrameType | None) -> bool:

@@ -27,7 +27,7 @@ from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.taps import TENSOR_READ, TENSOR_WRITTEN
 from nanodoc.instrument.torch_private import function_modes
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.frame_variables import variables_of_frame
+from nanodoc.trace.frame_variables import names_in, users_frames
 from nanodoc.trace.spans import resolved
 
 look_through(__file__)
@@ -169,7 +169,7 @@ class OverwrittenStores:
 
     def _note(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
         key, before = _key(index), self._last.pop(id(tensor), None)
-        frame = _users_frame()
+        frame = next(users_frames(), None)
         if frame is None:
             return
         caller = frame.f_back.f_lasti if frame.f_back is not None else -1
@@ -201,7 +201,9 @@ def _others_listen() -> bool:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if not kind.__module__.startswith(("torch.", "nanodoc.")):
+        # with torch's own, its functions are called as those of any other tensor
+        own = "__torch_function__" in vars(kind)
+        if own and not kind.__module__.startswith(("torch.", "nanodoc.")):
             return True
     return bool(function_modes())
 
@@ -216,17 +218,10 @@ def _key(index: Any) -> Any:
     return None
 
 
-def _users_frame() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
-        frame = frame.f_back
-    return frame
-
-
 def _mentions(frame: FrameType, first: int, last: int, tensor: torch.Tensor) -> int:
     """How often the instructions between two of a frame may reach the tensor: they load it, or what
     holds it, unless another attribute of that is all they take."""
-    known = _variables(frame)
+    known = names_in(frame)
     between = [i for i in dis.get_instructions(frame.f_code) if first < i.offset < last]
     count = 0
     for found, following in zip(between, [*between[1:], None], strict=True):
@@ -260,16 +255,9 @@ def _holds(value: Any, tensor: torch.Tensor) -> bool:
     return False
 
 
-def _variables(frame: FrameType) -> Mapping[str, Any]:
-    known: Mapping[str, Any] = variables_of_frame(frame)
-    if frame.f_code.co_name == "<module>":
-        return known
-    return {**{n: frame.f_globals.get(n) for n in frame.f_code.co_names}, **known}
-
-
 def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """What a frame's variables hold, and the attributes of the script's own objects."""
-    for name, value in _variables(frame).items():
+    for name, value in names_in(frame).items():
         yield name, value
         if isinstance(value, (torch.Tensor, torch.nn.Module)):
             continue

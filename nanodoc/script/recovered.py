@@ -72,7 +72,7 @@ class RecoveredStep:
         self._bodies: dict[tuple[int, bool, int], Body] = {}
         self.limits = Limits()
         self.followed = False
-        """What is run again now is followed by the next step (`replay.rerun.in_a_row`)."""
+        """What is run again now is followed by the next step (`loop.brief_steps`)."""
         self.loop: Loop | None = None
         self.code: CodeType | None = None
         self.namespace: dict[str, Any] = {}
@@ -176,7 +176,7 @@ class RecoveredStep:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Ends the body behind its last optimizer step, unless it is wanted whole."""
+        """Ends the body behind its last optimizer step, unless more of it is wanted."""
         steps, most, thread = 0, self.limits.optimizer_steps, get_ident()
         in_a_row = self.followed and bool(self.limits.reach)
 

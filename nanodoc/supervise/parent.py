@@ -144,6 +144,8 @@ class Child:
                 stack.seek(0)
                 self._ended.stack = stack.read(_LARGEST_STACK).decode(errors="replace")
         self._ended.status = os.waitstatus_to_exitcode(status)
+        # a repeated run may have been too young to say so itself
+        self._ended.interrupted |= self._repeats and self._signals.interrupted
         self._ended.seconds = time.monotonic() - began
         # kibibytes on Linux, bytes on macOS: see getrusage(2) of each
         self._ended.peak_memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

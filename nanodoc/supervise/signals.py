@@ -28,6 +28,8 @@ class Signals:
         self._asked = False
         self._again = False
         self._sent = False
+        self.interrupted = False
+        """SIGINT has come, and was passed on."""
 
     @property
     def told_to_end(self) -> bool:
@@ -88,6 +90,7 @@ class Signals:
                 os.killpg(child, signal.SIGCONT)
 
         def pass_on(number: int, frame: FrameType | None) -> None:
+            self.interrupted |= number == signal.SIGINT
             with contextlib.suppress(ProcessLookupError):  # it has ended just now
                 os.kill(child, number)
 

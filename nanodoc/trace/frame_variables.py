@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
+
+from nanodoc.trace.files import USER, frame_kind
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _OF_FRAME = 3 * _POINTER
@@ -42,6 +44,22 @@ def variables_of_frame(frame: FrameType) -> dict[str, Any]:
         # it would hold a loss and its graph until it is read again
         filled.clear()
     return variables
+
+
+def users_frames() -> Iterator[FrameType]:
+    """The frames that run the user's code, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame_kind(frame.f_code.co_filename) == USER:
+            yield frame
+        frame = frame.f_back
+
+
+def names_in(frame: FrameType) -> dict[str, Any]:
+    """What the names in a frame's code stand for: its variables, and the global ones."""
+    known = frame.f_globals
+    of_module = {name: known[name] for name in frame.f_code.co_names if name in known}
+    return {**of_module, **variables_of_frame(frame)}
 
 
 class SomeVariables:

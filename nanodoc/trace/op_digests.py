@@ -3,7 +3,6 @@ something else, and was it given something else?"""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +13,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import ours
 from nanodoc.instrument.torch_private import TorchDispatchMode
-from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.frame_variables import variables_of_frame
+from nanodoc.trace.frame_variables import names_in, users_frames
 from nanodoc.trace.ops import describe_op, outputs_of, tensors_in, written_by
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -135,17 +133,12 @@ def _numbers(args: Any, kwargs: Any) -> str:
 
 
 def _holding(values: Sequence[Any]) -> Iterator[str]:
-    """The names, in the user's frame and in its `self`, of what holds one of the values. A number
-    is looked for under the names that its line has."""
-    frame = sys._getframe(1)
-    while frame is not None and frame_kind(frame.f_code.co_filename) != USER:
-        frame = frame.f_back  # type: ignore[assignment]  # typeshed: the loop's end is the None of the outermost frame
+    """The names, in the user's frame and in its `self`, of what is one of the values."""
+    frame = next(users_frames(), None)
     if frame is None:
         return
-    known = variables_of_frame(frame)
-    named = {name: known.get(name, frame.f_globals.get(name)) for name in frame.f_code.co_names}
-    named |= known
-    own = getattr(known.get("self"), "__dict__", {})
+    named = names_in(frame)
+    own = getattr(named.get("self"), "__dict__", {})
     named |= {f"self.{name}": value for name, value in own.items()}
     for name, held in named.items():
         if any(held is value or _shares(held, value) for value in values):
