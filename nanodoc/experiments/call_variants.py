@@ -5,18 +5,20 @@ Frames of this file are looked through when a user's line is sought (see `trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.experiments.call_site import Applied, AtCall, Patch
+from nanodoc.experiments.call_site import Applied, AtCall
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.trace.calls import plain_name
+from nanodoc.trace.ranges import RANGED, out_of_range
 from nanodoc.trace.spans import Place, calling_places
 
 look_through(__file__)
@@ -85,7 +87,20 @@ class Sites(TorchFunctionMode):
         return name, place
 
 
-def changed_at(site: Site, where: SourceSpan, variant: Variant, applied: Applied) -> Patch:
+class _InRange(TorchFunctionMode):
+    """Raises IndexError where a changed step is about to index out of range. A kernel of an
+    accelerator would end in an assert instead, after which the process cannot use the device."""
+
+    @of_function_mode
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, plain_name(func)
+        if name in RANGED and (found := out_of_range(name, args, kwargs, None)) is not None:
+            raise IndexError(f"index {found.value} is out of range for {found.size} in {name}")
+        return call(func, *args, **kwargs)
+
+
+@contextmanager
+def changed_at(site: Site, where: SourceSpan, variant: Variant, applied: Applied) -> Iterator[None]:
     """A step in which all calls of this site are made in that way."""
 
     def change(func: Any, args: Any, kwargs: Any) -> Any:
@@ -94,4 +109,5 @@ def changed_at(site: Site, where: SourceSpan, variant: Variant, applied: Applied
         applied.yes = True
         return variant.change(func, args, kwargs)
 
-    return AtCall(where, change)
+    with _InRange(), AtCall(where, change):  # the call as it is changed is judged, too
+        yield

@@ -167,6 +167,7 @@ class Looks:
         self.taken: list[Taken] = []
         self._spent = spent
         self._began: float | None = None
+        self._added: list[Look] = []
         self._waiting: list[Look] = []
         self._left_out: dict[str, list[str]] = {}
         self._now: Place | None = None
@@ -204,6 +205,7 @@ class Looks:
 
     def add(self, look: Look) -> None:
         """Registers a look, to be taken when its stage is run."""
+        self._added.append(look)
         self._waiting.append(look)
 
     def run(
@@ -259,10 +261,12 @@ class Looks:
             names.append(what)
 
     def asked(self) -> list[str]:
-        """What was looked at to its end, in words; without what is looked at in every run."""
+        """What was looked at to its end, in words; without what is looked at in every run. In the
+        order of stages and of `add`, which the clock has no part in, unlike that of the looks."""
         left = {name for names in self._left_out.values() for name in names}
-        looks = [taken.look for taken in self.taken if taken.look.stage < Stage.FIXES]
-        names = [look.name for look in looks if not look.due]
+        taken = {id(taken.look) for taken in self.taken if taken.look.stage < Stage.FIXES}
+        looks = sorted(self._added, key=lambda look: look.stage)
+        names = [look.name for look in looks if id(look) in taken and not look.due]
         return [name for name in dict.fromkeys(names) if name not in left]
 
     def not_checked(self) -> list[tuple[str, str]]:

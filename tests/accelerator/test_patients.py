@@ -22,8 +22,9 @@ from tests.accelerator.device import sim
 
 # An index out of range loses the device for the whole process (test_errors.py has processes for it).
 LOSES_THE_DEVICE = {"added-token", "labels-from-one"}
-# A parameter without memory cannot be moved anywhere.
-CANNOT_MOVE = {"meta-gain"}
+# A parameter without memory cannot be moved anywhere; a network that only the step's owner holds stays where
+# it is, and its memory cannot be given to one that was moved.
+CANNOT_MOVE = {"meta-gain", "one-memory"}
 BY_NAME = {
     patient.name: patient
     for patient in PATIENTS
@@ -32,7 +33,14 @@ BY_NAME = {
 
 # What these make or keep on the CPU goes with a model on the CPU only; elsewhere it raises, as it
 # would on any accelerator.
-MAKE_CPU_TENSORS = {"unclipped", "rebuilt-scores", "left-in-eval", "fresh-projection"}
+MAKE_CPU_TENSORS = {
+    "ferry-lines",
+    "fresh-projection",
+    "left-in-eval",
+    "rebuilt-scores",
+    "shown-patches",
+    "unclipped",
+}
 # Its layers stay behind when the model moves: the same cause, at the same line, shows as an
 # exception there.
 LEFT_BEHIND = {"plain-dict"}

@@ -191,3 +191,23 @@ def test_tied_parameters_that_are_replaced_stay_tied() -> None:
     )
     assert model["head"].weight.device == FIRST != SECOND
     assert held is not None
+
+
+def test_a_call_changed_on_trial_does_not_lose_the_device(tmp_path: Path) -> None:
+    """Summed over the other axis the scores have two classes, the labels three: a kernel that is
+    given both would end in an assert, and take the whole process's device with it."""
+    report = run(
+        tmp_path,
+        """
+def build():
+    torch.manual_seed(0)
+    def loss_fn(model, batch):
+        scores = model(batch[0]).view(-1, 3, 2).sum(2)
+        return F.cross_entropy(scores, batch[1]) + (scores * batch[0][:, :4]).sum()
+    data = [(torch.randn(12, 5), torch.arange(12) % 3)] * 4
+    return made(nn.Linear(5, 6), loss_fn, data)
+""",
+    )
+    assert report.findings[0].name == "shape-mismatch"
+    assert not any("own" in why for _, why in report.not_checked), report.not_checked
+    torch.accelerator.synchronize()  # raises where the device is lost

@@ -348,6 +348,8 @@ void check_ranges(const std::string& name, torch::jit::Stack& stack, size_t firs
     } else {
       Tensor indexed = argument(of.indexed).toTensor();
       if (indexed.dim() == 0) return;
+      // one class per target: another shape is refused before a kernel starts
+      if (of.ignored >= 0 && indexed.dim() > 1 && argument(of.index).toTensor().dim() != indexed.dim() - 1) return;
       int64_t dim = of.dim >= 0 ? argument(of.dim).toInt() : of.along == -2 ? indexed.dim() - 1 : of.along;
       size = indexed.size(dim < 0 ? dim + indexed.dim() : dim);
     }
