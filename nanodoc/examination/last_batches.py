@@ -96,7 +96,7 @@ class Inspector:
             for state in past
             if state.step != last.step and state.intact and len(state.batches) == len(last.batches)
         ]
-        chosen = [*_spread(others, _MOST_BATCHES - 1)]
+        chosen = [*spread(others, _MOST_BATCHES - 1)]
         looked = 0
         averages = stale_averages(self._runner.recipe, first)
         labels: list[LabelFacts | None] = []
@@ -270,7 +270,7 @@ def is_sure(pairs: PairFacts | None, first: StepState | None) -> bool:
     return pairs is None or not known or pairs.wanted > _ARE_NEAR
 
 
-def _spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
+def spread(steps: Sequence[PastStep], most: int) -> list[PastStep]:
     """`most` of the steps, evenly among them."""
     if len(steps) <= most:
         return list(steps)

@@ -12,10 +12,12 @@ from nanodoc.examination.asked_for import AskedForLook
 from nanodoc.examination.equal_scores import became_equal, equal_in
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.large_loss import is_huge, made_large
-from nanodoc.examination.last_batches import Inspector, is_sure
+from nanodoc.examination.last_batches import Inspector, is_sure, spread
 from nanodoc.examination.leaking_op import LeakingOp
 from nanodoc.examination.pair_labels import PairLabels, may_be_pairs
 from nanodoc.examination.pairing import PairingLook
+from nanodoc.examination.pulled_apart import PulledApart, shared_by_two
+from nanodoc.examination.pushed_out import PushedOutLook, bounded
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.wanted_pairs import away, pairs_of
@@ -32,6 +34,7 @@ from nanodoc.replay.step_state import StepState
 from nanodoc.vocabulary.calls import DROPOUTS, SUPERVISED
 
 _SECONDS = 5.0  # after which no further batch is looked at
+_STEPS = 4  # in which two optimizers are looked at
 _LOG_PROB = ".log_prob("  # in the source of a line
 
 Asked = Callable[[StepCalls, Place], dict[str, Any]]
@@ -87,6 +90,10 @@ class LastSteps:
         # trainings with such calls are sick, the likelier (those of the clinic and of public code)
         self._add(looks, "later tokens and padding", 0.2, 2, self._looks_up_ids, self._sequences)
         self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
+        # two optimizers rarely hold one parameter, and then mostly by mistake
+        self._add(looks, "parameters of two optimizers", 0.3, 4, self._shares, self._pulled_apart)
+        # few bounds stand in a choice between both; of those, some take the wrong one of the two
+        self._add(looks, "values beyond their bounds", 0.3, 2, _is_bounded, self._pushed)
         # one loss call more each: it says whether anything was learnt
         self._add(looks, "targets of other samples", 0.3, 1, _has_targets, self._pairings)
         # few trainings hide a part of their inputs; of those that do, some have the mask inverted
@@ -151,6 +158,28 @@ class LastSteps:
         look = ReturnsLook(maximised=self._inspector.maximised())
         self._inspector.look(self._last, look, look.on_loss)
         return {"returns": look.facts}
+
+    def _shares(self, calls: StepCalls) -> bool:
+        return shared_by_two(self._recipe.optimizers) is not None
+
+    def _pulled_apart(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look, last = PulledApart(self._recipe.optimizers), self._last
+        others = [one for one in self._past if one.intact and one.step != last.step]
+        for one in spread(others, _STEPS - 1):
+            if place.allows(place.one_run):
+                start = replace(last, batches=one.batches, rng=one.rng, numbers=one.numbers)
+                self._inspector.look(start, look.one_step())
+        self._inspector.look(last, look.one_step())
+        return {"pulled_apart": look.facts()}
+
+    def _pushed(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        climbs = self._inspector.maximised()
+        look = PushedOutLook(calls, {}, maximised=climbs)
+        self._inspector.look(self._last, look, look.on_loss)
+        if look.facts is None and look.bounds and place.allows(place.one_run):
+            look = PushedOutLook(calls, look.bounds, maximised=climbs)
+            self._inspector.look(self._last, look, look.on_loss)
+        return {"pushed": look.facts}
 
     def _pairings(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         look = PairingLook()
@@ -226,6 +255,10 @@ class LastSteps:
                 inside = call.called_from is not None and call.module
                 return self._build.module_made_at(call.module) if inside and call.module else None
         return None
+
+
+def _is_bounded(calls: StepCalls) -> bool:
+    return any(True for _ in bounded(calls))
 
 
 def _has_targets(calls: StepCalls) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.ops import OpFacts
-from nanodoc.facts.policy import ReturnFacts
+from nanodoc.facts.policy import PushedFacts, ReturnFacts
 from nanodoc.facts.source import SourceSpan
 
 
@@ -82,6 +82,20 @@ class AskedForFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PulledApartFacts:
+    """Parameters that two optimizers hold, over the last steps."""
+
+    optimizers: tuple[int, int]
+    """Their places in the recipe."""
+    held: tuple[int, int]
+    """How many parameters each of them holds."""
+    shared: int
+    """How many both hold."""
+    cosines: tuple[float, ...]
+    """Of each step, between the gradients that these have when either optimizer steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
     """What running some of the last batches once more showed, with the weights the run ended
     with."""
@@ -116,6 +130,10 @@ class InspectionFacts:
     asked_for: AskedForFacts | None = None
     returns: ReturnFacts | None = None
     """Of a step that weights the log-probabilities of actions."""
+    pulled_apart: PulledApartFacts | None = None
+    """Of parameters that two optimizers hold."""
+    pushed: PushedFacts | None = None
+    """Of a step that takes clamped values further out of their bounds."""
     labels_at: SourceSpan | None = None
     """The line that makes what the first loss compares with."""
     loss_by_hand: SourceSpan | None = None

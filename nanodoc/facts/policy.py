@@ -1,5 +1,5 @@
-"""What a policy gradient weights the actions of an episode with. Like `evidence`: plain, frozen,
-without torch."""
+"""What a policy gradient weights the actions of an episode with, and what it pushes out of its
+bounds. Like `evidence`: plain, frozen, without torch."""
 
 from __future__ import annotations
 
@@ -28,3 +28,19 @@ class ReturnFacts:
     """The line that makes the order: the loop's, or the one that stores its sums."""
     weighted_at: SourceSpan | None = None
     """The line that multiplies a log-probability with its weight."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PushedFacts:
+    """Values beyond the bounds that they are clamped to, and what the step does with them."""
+
+    values: int
+    outside: int
+    """Beyond a bound."""
+    pushed: int
+    """Of these, those that the step takes further out."""
+    moved: bool
+    """They were put beyond their bounds on trial."""
+    chosen: str
+    """The call that takes one of a term with the value and the term with the clamped value."""
+    chosen_at: SourceSpan | None

@@ -156,6 +156,9 @@ SIZES = (*POWERS, "abs", *NORMS)
 CLAMPS = ("clamp", "clamp_min", "clamp_max")
 """They put values beyond a bound on the bound."""
 
+OF_TWO = ("min", "max", "minimum", "maximum", "amin", "amax")
+"""Of two values they take one, by its size."""
+
 COMPARISONS = ("eq", "ne", "gt", "ge", "lt", "le")
 """They give True or False for each pair of values."""
 

@@ -44,6 +44,8 @@ from nanodoc.rules.learning import (
     penalty_per_pixel,
     plateau_mode,
     poor_initialisation,
+    pulled_apart,
+    pushed_out,
     raw_overlap,
     repeated_rescaling,
     restored_to_itself,
@@ -142,5 +144,7 @@ RULES = tuple(
         absorbed_term,
         shared_target,
         compiled_differs,
+        pushed_out,
+        pulled_apart,
     )
 )

@@ -1,11 +1,13 @@
 """## What it checks
-A loss that is the same number in every step, with gradients that are not zero: the last step
-subtracts two equal tensors, one with gradients and one without, that were computed with the same
-parameters.
+The last step subtracts two equal tensors, one with gradients and one without, that were computed
+with the same parameters in this step. Reported where the loss is the same number in every step,
+with gradients that are not zero; and where the difference goes into an exp that weights values
+which no network has computed in this step, as PPO's ratio of probabilities weights advantages.
 
 ## Why it matters
-The reference changes with the model. The loss says nothing about progress, and the reference, such
-as DPO's reference model, does not hold the model back.
+The reference changes with the model. A loss that never changes says nothing about progress, and the
+reference, such as DPO's reference model, does not hold the model back. A ratio that is 1 in every
+step clips nothing: the policy runs away from the one that made its data.
 
 ## Example
     reference = model                       # the model itself, not a copy
@@ -47,10 +49,11 @@ _LONG = 30  # steps: the longer a loss stays, the surer
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, losses = calls_of(evidence), evidence.losses
-    if calls is None or len(losses) < SHORTEST or not _is_constant(losses):
+    if calls is None or len(losses) < SHORTEST:
         return
     if not evidence.grad_norms or not any(evidence.grad_norms):
         return
+    constant = _is_constant(losses)
     reaching = calls.reaching_the_loss()
     for call in calls.calls:
         if call.index not in reaching or not call.notes.same:
@@ -58,27 +61,36 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         learns, fixed = sorted(call.arguments[:2], key=lambda side: not side.requires_grad)
         both = _parameters(calls.behind(learns)[1]) & _parameters(calls.behind(fixed)[1])
         # x - x.detach() is 0 on purpose, and has the gradient of x
-        if not both or calls.origin(learns) == calls.origin(fixed):
+        if not both or _passes(calls, learns) == _passes(calls, fixed):
+            continue
+        ratio = None if constant else _ratio(calls, call)
+        if not constant and ratio is None:
             continue
         culprit = at_call(_fixed_pass(calls, learns, fixed) or call, evidence)
         alias = evidence.inspection.alias_at if evidence.inspection is not None else None
+        length = 0.3 if len(losses) >= _LONG else 0.0
         yield learning_claim(
             rule,
             location_key(call.site) or ("itself",),
-            title=f"the loss compares the model with itself: it is {losses[-1]:.6g} in every step",
+            title=f"the loss compares the model with itself: it is {losses[-1]:.6g} in every step"
+            if constant
+            else f"a ratio of the model to itself is 1 in each of {_size(call)} values",
             explanation=f"At {_at(call)} two equal tensors are subtracted, one with gradients and "
             f"one without, and both were computed with {sorted(both)[0]}"
             + (f" and {len(both) - 1} more parameters" if len(both) > 1 else "")
-            + ".",
+            + (" in this very step." if ratio is not None else "."),
             culprit=culprit if alias is None else Culprit(kind="module", location=alias),
             step=len(losses) - 1,
-            weight=confidence(0.85, 0.3 if len(losses) >= _LONG else 0.0),
+            weight=confidence(0.85, length) if constant else confidence(0.8, length),
             notes=[
-                ("loss", f"{losses[-1]:.6g}"),
+                ("loss", f"{losses[-1]:.6g}" if constant else None),
+                ("ratio", _at(ratio) if ratio is not None else None),
                 ("steps", len(losses)),
                 ("asked at", culprit.location.place if alias and culprit.location else None),
             ],
-            fix="compare with a frozen copy: copy.deepcopy(model).requires_grad_(False)",
+            fix="compare with a frozen copy: copy.deepcopy(model).requires_grad_(False)"
+            if constant
+            else "keep what was computed when the data was made, and subtract that",
             standing=WIRED,
         )
         return
@@ -91,6 +103,32 @@ def _is_constant(losses: tuple[float, ...]) -> bool:
         and abs(least) > _NOTHING
         and most - least <= _THE_SAME * max(abs(least), abs(most))
     )
+
+
+def _passes(calls: StepCalls, side: ArgumentFacts) -> set[int]:
+    """Positions of the calls of layers that it was made of."""
+    return {index for index in calls.behind(side)[0] if calls.calls[index].name in LAYERS}
+
+
+def _ratio(calls: StepCalls, difference: CallFacts) -> CallFacts | None:
+    """The exp of the difference, where it weights what no network has computed in this step."""
+    ratios = [
+        call
+        for call in calls.calls[difference.index :]
+        if call.name == "exp" and calls.origin(call.arguments[0]) == difference
+    ]
+    for call in calls.calls:
+        if call.name != "mul" or len(call.arguments) != 2:
+            continue
+        for one, other in (call.arguments, call.arguments[::-1]):
+            ratio = next((r for r in ratios if calls.origin(one) == r), None)
+            if ratio is not None and not other.requires_grad and not _passes(calls, other):
+                return ratio
+    return None
+
+
+def _size(call: CallFacts) -> int:
+    return math.prod(call.shape)
 
 
 def _at(call: CallFacts) -> str:

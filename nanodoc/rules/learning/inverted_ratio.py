@@ -26,8 +26,7 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, learning_claim
-
-_CHOOSING = ("min", "max", "minimum", "maximum", "stack")
+from nanodoc.vocabulary.calls import OF_TWO
 
 
 @rule(
@@ -77,7 +76,7 @@ def _sure_of_ratio(calls: StepCalls, ratio: CallFacts) -> float | None:
     ]
     if not clamped or not weighed:
         return None
-    chosen = any(later.name in _CHOOSING for later in _users(calls, weighed[0]))
+    chosen = any(later.name in (*OF_TWO, "stack") for later in _users(calls, weighed[0]))
     return 0.7 if chosen else 0.3
 
 
