@@ -10,6 +10,7 @@ from typing import Any
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.asked_for import AskedForLook
 from nanodoc.examination.equal_scores import became_equal, equal_in
+from nanodoc.examination.idle_terms import TermsLook, idle_term
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.large_loss import is_huge, made_large
 from nanodoc.examination.last_batches import Inspector, is_sure, spread
@@ -20,6 +21,7 @@ from nanodoc.examination.pulled_apart import PulledApart, shared_by_two
 from nanodoc.examination.pushed_out import PushedOutLook, bounded
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
+from nanodoc.examination.transitions import TransitionsLook, reads_next_states, transitions
 from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import EXAMINATION
@@ -92,6 +94,10 @@ class LastSteps:
         self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
         # two optimizers rarely hold one parameter, and then mostly by mistake
         self._add(looks, "parameters of two optimizers", 0.3, 4, self._shares, self._pulled_apart)
+        # with one optimizer a term seldom reaches what is stepped with elsewhere
+        self._add(looks, "terms that train nothing", 0.3, 1, self._several, self._idle_term)
+        # many flags of ends are kept the wrong way round, or used so
+        self._add(looks, "next states", 0.4, 2, reads_next_states, self._transitions)
         # few bounds stand in a choice between both; of those, some take the wrong one of the two
         self._add(looks, "values beyond their bounds", 0.3, 2, _is_bounded, self._pushed)
         # one loss call more each: it says whether anything was learnt
@@ -171,6 +177,25 @@ class LastSteps:
                 self._inspector.look(start, look.one_step())
         self._inspector.look(last, look.one_step())
         return {"pulled_apart": look.facts()}
+
+    def _several(self, calls: StepCalls) -> bool:
+        return len(self._recipe.optimizers) > 1
+
+    def _idle_term(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        look = TermsLook(self._recipe.optimizers)
+        self._inspector.look(self._last, look, look.on_loss)
+        named = {id(p): name for name, p in self._recipe.model.named_parameters()}
+        return {"idle_term": idle_term(look, calls, named)}
+
+    def _transitions(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        found = reads_next_states(calls)
+        assert found is not None
+        plain, exchanged = (
+            TransitionsLook(calls, found, exchanged=other) for other in (False, True)
+        )
+        self._inspector.look(self._last, plain)
+        self._inspector.look(self._last, exchanged)
+        return {"transitions": transitions(plain, exchanged)}
 
     def _pushed(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         climbs = self._inspector.maximised()

@@ -75,9 +75,9 @@ class PushedOutLook(TorchFunctionMode):
         found = list(bounded(calls))
         self._choices = {place: choice for place, _, choice in found}
         self._made = {
-            _among_its_name(calls, clamp.arguments[0].made_by): moved[place]
+            calls.among_its_name(made): moved[place]
             for place, clamp, _ in found
-            if place in moved
+            if place in moved and (made := calls.maker(clamp.arguments[0])) is not None
         }
         self._maximised = maximised
         self._seen: Counter[str] = Counter()
@@ -144,13 +144,6 @@ class PushedOutLook(TorchFunctionMode):
             chosen=choice.name,
             chosen_at=choice.site,
         )
-
-
-def _among_its_name(calls: StepCalls, index: int | None) -> tuple[str, int]:
-    """(its name, how many calls of that name come before it)"""
-    assert index is not None
-    name = calls.calls[index].name
-    return name, sum(one.name == name for one in calls.calls[:index])
 
 
 def _sides_of(out: torch.Tensor, least: float, most: float) -> torch.Tensor:

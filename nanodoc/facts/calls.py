@@ -165,6 +165,11 @@ class StepCalls:
     def maker(self, argument: ArgumentFacts) -> CallFacts | None:
         return self.calls[argument.made_by] if argument.made_by is not None else None
 
+    def among_its_name(self, made: CallFacts) -> tuple[str, int]:
+        """(its name, how many calls of that name come before it): by this it is known again when
+        the step is run again."""
+        return made.name, sum(one.name == made.name for one in self.calls[: made.index])
+
     def origin(
         self, argument: ArgumentFacts, *, elementwise: bool = False
     ) -> CallFacts | ArgumentFacts:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.ops import OpFacts
-from nanodoc.facts.policy import PushedFacts, ReturnFacts
+from nanodoc.facts.policy import PushedFacts, ReturnFacts, TransitionFacts
 from nanodoc.facts.source import SourceSpan
 
 
@@ -82,6 +82,22 @@ class AskedForFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class IdleTermFacts:
+    """A term of a loss whose gradients are cleared before an optimizer steps with them."""
+
+    call: int
+    """The position of the call that made it."""
+    reaches: int
+    """How many parameters its gradients come to,"""
+    reached: str | None
+    """and the name of one of them."""
+    trained: int
+    """How many parameters are stepped with gradients of the loss's other terms."""
+    cut: int | None
+    """The position of the call that ends its gradients on the way to these."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PulledApartFacts:
     """Parameters that two optimizers hold, over the last steps."""
 
@@ -130,6 +146,10 @@ class InspectionFacts:
     asked_for: AskedForFacts | None = None
     returns: ReturnFacts | None = None
     """Of a step that weights the log-probabilities of actions."""
+    transitions: TransitionFacts | None = None
+    """Of a step whose targets read next states."""
+    idle_term: IdleTermFacts | None = None
+    """Of a loss one of whose terms trains nothing."""
     pulled_apart: PulledApartFacts | None = None
     """Of parameters that two optimizers hold."""
     pushed: PushedFacts | None = None

@@ -1,5 +1,5 @@
-"""What a policy gradient weights the actions of an episode with, and what it pushes out of its
-bounds. Like `evidence`: plain, frozen, without torch."""
+"""What a policy gradient weights the actions of an episode with, what it pushes out of its bounds,
+and which targets read the value of the next state. Like `evidence`: without torch."""
 
 from __future__ import annotations
 
@@ -44,3 +44,17 @@ class PushedFacts:
     chosen: str
     """The call that takes one of a term with the value and the term with the clamped value."""
     chosen_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransitionFacts:
+    """Samples of a regression whose target is a reward plus a network's value of the next state."""
+
+    samples: int
+    going_on: int
+    """Those whose next state is the state of another sample."""
+    read_going_on: int
+    """Of these, those whose target changes with their next state."""
+    ending: int
+    """Those whose next state is no other sample's state."""
+    read_ending: int

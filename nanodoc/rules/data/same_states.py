@@ -26,15 +26,11 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.bootstrapped import bootstrapped, is_of_a_network
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
-from nanodoc.rules.learning.next_values import (
-    is_of_a_network,
-    next_values,
-    predictions,
-)
 
 _MANY = 16  # transitions: fewer may be alike by chance
 
@@ -50,7 +46,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     if calls is None or inspection is None:
         return
-    for (_, value), predicted in zip(next_values(calls), predictions(calls), strict=True):
+    for value, predicted in ((one.value, one.predicted) for one in bootstrapped(calls)):
         if _is_masked_away(calls, value):
             continue
         after, before = _reader(calls, value), _reader(calls, predicted)

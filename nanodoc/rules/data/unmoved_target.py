@@ -27,10 +27,10 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.bootstrapped import bootstrapped
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, calls_of, learning_claim
-from nanodoc.rules.learning.next_values import next_values
 
 
 @rule(
@@ -48,7 +48,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if steps < check.limit(evidence, "steps"):
         return
-    for total, value in next_values(calls):
+    for total, value in ((one.total, one.value) for one in bootstrapped(calls)):
         made = calls.maker(value)
         behind = calls.behind(made)[0] if made is not None else set()
         asked = next(

@@ -32,12 +32,12 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.bootstrapped import bootstrapped
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
-from nanodoc.rules.learning.next_values import next_values
 from nanodoc.vocabulary.calls import LAYERS, MASKING, PLACING
 
 _REPLACING = (*MASKING, *PLACING, "setitem", "index_add")
@@ -58,7 +58,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection.swapped_flags is not None:
         yield _swapped(rule, evidence, inspection.swapped_flags)
         return
-    for total, value in next_values(calls):
+    for total, value in ((one.total, one.value) for one in bootstrapped(calls)):
         site = total.site
         flags = [name for name, place in inspection.unread_flags if _beside(place, site)]
         if site is None or not flags or _is_masked(calls, total):

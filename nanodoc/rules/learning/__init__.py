@@ -22,6 +22,7 @@ from nanodoc.rules.learning import (
     heavy_dropout,
     held_back_updates,
     huge_values,
+    idle_term,
     incessant_dropout,
     initial_loss,
     inverted_ratio,
@@ -146,5 +147,6 @@ RULES = tuple(
         compiled_differs,
         pushed_out,
         pulled_apart,
+        idle_term,
     )
 )

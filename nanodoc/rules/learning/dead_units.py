@@ -24,6 +24,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.bootstrapped import bootstrapped
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import InspectionFacts, UnitFacts
@@ -36,7 +37,6 @@ from nanodoc.rules.learning.claims import (
     learning_claim,
     loss_call,
 )
-from nanodoc.rules.learning.next_values import next_values
 from nanodoc.rules.learning.units import FEWEST_UNITS, FEWEST_VALUES
 from nanodoc.vocabulary.calls import CLASSIFICATION, REGRESSION, SQUASHERS
 
@@ -80,7 +80,7 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
     # a dead branch beside one that learns is no end of the run
     serious = layer.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
     # targets that the network itself moves: its loss need not fall, and units die as a rule
-    moves = next(iter(next_values(inspection.calls)), None) is not None
+    moves = next(bootstrapped(inspection.calls), None) is not None
     learns = moves or late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]
     return learning_claim(
         rule,

@@ -1,29 +1,29 @@
-"""What the rules about targets of Q-learning and of critics share: a reward plus what a network
-says of the next state."""
+"""Targets of Q-learning and of critics: a reward plus what a network says of the next state. Like
+`evidence`: without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.vocabulary.calls import LAYERS, REGRESSION
 
 
-def next_values(calls: StepCalls) -> Iterator[tuple[CallFacts, ArgumentFacts]]:
-    """(the sum, its term that a network says) of the targets of regressions."""
-    for total, value, _ in _bootstrapped(calls):
-        yield total, value
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """A regression whose target a network has a part in."""
+
+    loss: CallFacts
+    total: CallFacts
+    """The sum that the target is."""
+    value: ArgumentFacts
+    """Its term that a network says."""
+    predicted: ArgumentFacts
 
 
-def predictions(calls: StepCalls) -> Iterator[ArgumentFacts]:
-    """What each of these regressions compares with its target."""
-    for _, _, predicted in _bootstrapped(calls):
-        yield predicted
-
-
-def _bootstrapped(
-    calls: StepCalls,
-) -> Iterator[tuple[CallFacts, ArgumentFacts, ArgumentFacts]]:
+def bootstrapped(calls: StepCalls) -> Iterator[Bootstrapped]:
+    """Those of one step."""
     reaching = calls.reaching_the_loss()
     for loss in calls.calls:
         if loss.name not in REGRESSION or loss.index not in reaching:
@@ -35,10 +35,11 @@ def _bootstrapped(
         values = [a for a in total.arguments if is_of_a_network(calls, a)]
         predicted = next((a for a in loss.arguments[:2] if a.requires_grad), None)
         if len(total.arguments) == 2 and len(values) == 1 and predicted is not None:
-            yield total, values[0], predicted
+            yield Bootstrapped(loss, total, values[0], predicted)
 
 
 def is_of_a_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """A layer has a part in it."""
     made = calls.maker(argument)
     if made is None:
         return False

@@ -1,0 +1,198 @@
+"""Which targets of a regression read a network's value of the next state, and of which samples the
+episode goes on.
+
+Both are measured. The step is run again with the next states of other samples: a target that reads
+the value of its own changes. An episode goes on behind a sample whose next state is, value by
+value, the state of another sample: of the batch, or of what the user's code keeps beside its steps
+(a list of transitions, or arrays of states).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import islice
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nanodoc.facts.bootstrapped import Bootstrapped, bootstrapped
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.policy import TransitionFacts
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
+from nanodoc.trace.calls import plain_name
+from nanodoc.trace.frame_variables import names_in, users_frames
+from nanodoc.vocabulary.calls import LAYERS
+
+_FEWEST = 8  # samples of a batch, and of those whose episode goes on
+_MOST_FRAMES = 6
+_MOST_ROWS = 50_000  # of states that are looked through
+_KNOWN = 0.9  # share of the next states that a column must hold to be theirs
+
+
+def reads_next_states(calls: StepCalls) -> Bootstrapped | None:
+    """The first regression whose target a network without a gradient has a part in, and whose
+    readers are known."""
+    for found in bootstrapped(calls):
+        if _readers(calls, found.value) and _readers(calls, found.predicted):
+            return found
+    return None
+
+
+def _readers(calls: StepCalls, argument: ArgumentFacts) -> list[CallFacts]:
+    """The first layers behind something: what they are given, no layer has made."""
+    behind = [calls.calls[index] for index in sorted(calls.behind(argument)[0])]
+    layers = [made for made in behind if made.name in LAYERS and made.arguments]
+    return [made for made in layers if not _is_made_by_layers(calls, made.arguments[0])]
+
+
+def _is_made_by_layers(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    return any(calls.calls[index].name in LAYERS for index in calls.behind(argument)[0])
+
+
+class TransitionsLook(TorchFunctionMode):
+    """A context manager around a step that is run again. `exchanged`: with the next states of other
+    samples."""
+
+    def __init__(self, calls: StepCalls, found: Bootstrapped, *, exchanged: bool) -> None:
+        super().__init__()
+        self._exchanged = exchanged
+        self._after = {calls.among_its_name(made) for made in _readers(calls, found.value)}
+        self._before = {calls.among_its_name(made) for made in _readers(calls, found.predicted)}
+        self._loss = calls.among_its_name(found.loss)
+        self._at = 0 if not found.loss.arguments[0].requires_grad else 1
+        self._seen: Counter[str] = Counter()
+        self.states: torch.Tensor | None = None
+        self.next_states: torch.Tensor | None = None
+        self.targets: torch.Tensor | None = None
+        self.known: set[bytes] = set()
+        """The states that the user's code keeps beside its steps."""
+
+    @of_function_mode
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, plain_name(func)
+        if current_autograd_node() is not None:
+            return call(func, *args, **kwargs)
+        key = (name, self._seen[name])
+        self._seen[name] += 1
+        if key in self._before and self.states is None:
+            self.states = args[0].detach()
+        elif key in self._after:
+            self.next_states = args[0].detach()
+            if self._exchanged:
+                args = (args[0].roll(1, 0), *args[1:])
+        elif key == self._loss and len(args) > self._at:
+            self.targets = args[self._at].detach().clone()
+            if not self._exchanged and self.next_states is not None:
+                with DisableTorchFunction():
+                    self.known = _kept_states(self.next_states, users_frames())
+        return call(func, *args, **kwargs)
+
+
+def transitions(plain: TransitionsLook, exchanged: TransitionsLook) -> TransitionFacts | None:
+    """What both runs of the step tell; None of targets that are not one for each next state, and
+    where too little is known of the episodes."""
+    after, targets, others = plain.next_states, plain.targets, exchanged.targets
+    if after is None or targets is None or others is None or targets.shape != others.shape:
+        return None
+    count = len(after)
+    if count < _FEWEST or targets.dim() == 0 or targets.numel() != count:
+        return None
+    known = set(plain.known)
+    if plain.states is not None and plain.states.shape[1:] == after.shape[1:]:
+        known |= set(_rows(plain.states))
+    rows = _rows(after)
+    # exchanged for one that is the same, it tells nothing
+    asked = [row != rows[index - 1] for index, row in enumerate(rows)]
+    reads = (targets != others).reshape(count).tolist()
+    goes_on = [row in known for row in rows]
+    pairs = [
+        (on, read) for on, read, is_asked in zip(goes_on, reads, asked, strict=True) if is_asked
+    ]
+    going, ending = [r for on, r in pairs if on], [r for on, r in pairs if not on]
+    if len(going) < _FEWEST:
+        return None
+    return TransitionFacts(
+        samples=count,
+        going_on=len(going),
+        read_going_on=sum(going),
+        ending=len(ending),
+        read_ending=sum(ending),
+    )
+
+
+def _rows(values: torch.Tensor) -> list[bytes]:
+    """Each row's values, as float32."""
+    rows = values.detach().reshape(len(values), -1).to("cpu", torch.float32).contiguous()
+    return [row.tobytes() for row in rows.numpy()]
+
+
+def _kept_states(after: torch.Tensor, frames: Iterator[FrameType]) -> set[bytes]:
+    """The states of the stores that hold these next states: another column than theirs, with values
+    of their shape."""
+    wanted, size = set(_rows(after)), after[0].numel()
+    for frame in islice(frames, _MOST_FRAMES):
+        for value in _variables(frame):
+            columns: list[set[bytes]] = []
+            with contextlib.suppress(Exception):  # any object's own length, shape and items
+                columns = list(_columns(value, size))
+            columns.sort(key=lambda column: len(wanted & column), reverse=True)
+            # theirs holds them all, that of the states all but those that end an episode
+            known = len(columns) > 1 and len(wanted & columns[0]) >= _KNOWN * len(wanted)
+            if known and wanted & columns[1]:
+                return columns[1]
+    return set()
+
+
+def _variables(frame: FrameType) -> Iterator[Any]:
+    for value in names_in(frame).values():
+        if not isinstance(value, (type, ModuleType, torch.nn.Module, FrameType)):
+            yield value
+            inner = getattr(value, "__dict__", None)
+            if isinstance(inner, dict):
+                yield inner  # arrays side by side
+                yield from list(inner.values())
+
+
+def _columns(value: Any, size: int) -> Iterator[set[bytes]]:
+    """Sets of rows of so many numbers: the arrays of a mapping, or one for each place of a list's
+    items. Raises what the object raises."""
+    if isinstance(value, dict):
+        arrays = [one for one in list(value.values()) if _is_array(one)]
+        for one in arrays:
+            if one.ndim > 1 and any(_size(one, axes) == size for axes in range(1, one.ndim)):
+                yield _distinct(torch.as_tensor(one).reshape(-1, size)[-_MOST_ROWS:])
+        return
+    if not isinstance(value, (list, tuple, deque)) or len(value) < _FEWEST:
+        return
+    items = list(islice(reversed(value), _MOST_ROWS))
+    first = items[0]
+    if not isinstance(first, (tuple, list, dict)) or not all(type(i) is type(first) for i in items):
+        return
+    for key in first if isinstance(first, dict) else range(len(first)):
+        part = first[key]
+        if _is_array(part) and _size(part, 0) == size:
+            yield _distinct(torch.stack([torch.as_tensor(item[key]).flatten() for item in items]))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray)) and not getattr(
+        value, "requires_grad", False
+    )
+
+
+def _size(array: Any, leading: int) -> int:
+    """Numbers of one row, behind so many leading axes."""
+    size = 1
+    for length in array.shape[leading:]:
+        size *= int(length)
+    return size
+
+
+def _distinct(rows: torch.Tensor) -> set[bytes]:
+    return set(_rows(rows))
