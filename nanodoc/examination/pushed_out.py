@@ -94,7 +94,7 @@ class PushedOutLook(TorchFunctionMode):
         out = call(func, *args, **kwargs)
         beyond = self._made.get((name, self._seen[name]))
         self._seen[name] += 1
-        return out if beyond is None else out + _sides_of(out, *beyond)
+        return out if beyond is None else _beyond(out, *beyond)
 
     def _note(self, value: torch.Tensor, args: Any, kwargs: Any) -> None:
         place, self._seen[_LEARNS] = self._seen[_LEARNS], self._seen[_LEARNS] + 1
@@ -146,7 +146,11 @@ class PushedOutLook(TorchFunctionMode):
         )
 
 
-def _sides_of(out: torch.Tensor, least: float, most: float) -> torch.Tensor:
-    """What takes every other value beyond the upper bound, and the rest beyond the lower one."""
-    shares = torch.arange(out.numel(), device=out.device).reshape(out.shape) % 2
-    return torch.where(shares == 0, most - least, least - most).to(out.dtype)
+def _beyond(out: torch.Tensor, least: float, most: float) -> torch.Tensor:
+    """The values, every other one a little beyond the upper bound, and the rest beyond the lower
+    one, on the same side of zero as that: a ratio of probabilities stays above it."""
+    margin = (most - least) / 4
+    low = least / 2 if 0 < least <= margin else least - margin
+    upper = torch.arange(out.numel(), device=out.device).reshape(out.shape) % 2 == 0
+    wanted = torch.where(upper, most + margin, low).to(out.dtype)
+    return out + (wanted - out.detach())

@@ -50,3 +50,48 @@ def test_the_line_is_that_of_the_pass_without_gradients() -> None:
 @pytest.mark.parametrize("way", ["a copy", "straight through", "surrogate"])
 def test_a_copy_and_tricks_are_left_alone(way: str) -> None:
     assert told(way) == []
+
+
+@pytest.mark.parametrize(
+    ("way", "found"),
+    [
+        ("in this step", True),
+        ("when it acted", False),
+        ("on purpose", False),
+        ("in the step", False),
+    ],
+)
+def test_a_ratio_of_a_policy_to_itself(way: str, found: bool) -> None:
+    """Of old log-probabilities that are those of the same weights. Where the whole rollout belongs
+    to the step, the ratio is 1 as it should be."""
+    torch.manual_seed(0)
+    policy = nn.Linear(4, 3)
+    seen = torch.randn(64, 4)
+    acts = torch.randint(3, (64,))
+    gain = torch.randn(64)
+    before = policy(seen).log_softmax(1).gather(1, acts[:, None])[:, 0].detach()
+    worth = nn.Linear(4, 1)
+
+    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        state, act, old, gained = batch
+
+        def said() -> torch.Tensor:
+            return model(state).log_softmax(1).gather(1, act[:, None])[:, 0]  # type: ignore[no-any-return]
+
+        new = said()
+        if way == "on purpose":
+            old = new.detach()
+        elif way != "when it acted":
+            with torch.no_grad():
+                old = said()
+                gained = worth(state)[:, 0] if way == "in the step" else gained
+        return -(gained * (new - old).exp()).mean() + 0.01 * new.square().mean()
+
+    recipe = Recipe(
+        model=policy,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.SGD(policy.parameters(), lr=0.1),
+        data=[(seen[i], acts[i], before[i], gain[i]) for i in torch.arange(64).split(16)] * 5,
+    )
+    codes = {finding.code for finding in examine(recipe, steps=20).findings}
+    assert ("ND639" in codes) is found

@@ -17,7 +17,6 @@ from nanodoc.trace.branches import Scope, ran
 from nanodoc.trace.unread import remembered_steps, swapped_ends
 from tests.helpers import diagnose
 
-CODE = "ND137"
 Target = Callable[[SimpleNamespace, torch.Tensor], torch.Tensor]
 
 
@@ -55,47 +54,8 @@ def flat(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
     return kept.rewards + 0.99 * best * kept.dones.flatten()
 
 
-def in_front(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
-    return kept.rewards + kept.dones.squeeze(1) * 0.99 * best
-
-
-def as_bool(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
-    done = kept.dones.bool().flatten()
-    return done.float() * best * 0.99 + kept.rewards
-
-
 def turned(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
     return kept.rewards + 0.99 * best * (1 - kept.dones.flatten())
-
-
-def turned_before(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
-    dones = 1.0 - kept.dones.flatten()
-    return kept.rewards + 0.99 * best * dones
-
-
-def inverted(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
-    done = kept.dones.flatten().bool()
-    return kept.rewards + 0.99 * best * ~done
-
-
-def named_otherwise(kept: SimpleNamespace, best: torch.Tensor) -> torch.Tensor:
-    not_done = kept.dones.flatten()
-    return kept.rewards + 0.99 * best * not_done
-
-
-@pytest.mark.parametrize("target", [flat, in_front, as_bool])
-def test_the_flag_itself_is_the_factor(target: Target) -> None:
-    assert CODE in codes(target)
-
-
-@pytest.mark.parametrize("target", [turned, turned_before, inverted, named_otherwise])
-def test_a_flag_that_is_turned_over(target: Target) -> None:
-    assert CODE not in codes(target)
-    assert CODE not in codes(target, ends=0.8)
-
-
-def test_flags_that_are_mostly_one_say_nothing() -> None:
-    assert CODE not in codes(flat, ends=0.9)
 
 
 def taken(kept: SimpleNamespace) -> tuple[torch.Tensor, torch.Tensor]:

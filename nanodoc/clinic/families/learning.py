@@ -194,6 +194,27 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="bold-policy",
+        file="bold_policy",
+        story="of a gain and the same gain within bounds, the larger",
+        expect="pushed-out",
+        line="loss = -chosen(gained * ratio, gained * bounded).mean()",
+    ),
+    Patient(
+        name="two-masters",
+        file="two_masters",
+        story="a forger's optimizer that holds the expert as well",
+        expect="pulled-apart",
+        line="forging = torch.optim.Adam(held, lr=1e-3, betas=(0.5, 0.9))",
+    ),
+    Patient(
+        name="deaf-actor",
+        file="deaf_actor",
+        story="an action drawn without gradients, which a critic is to judge",
+        expect="idle-term",
+        line="return chances.sample()",
+    ),
+    Patient(
         name="counted-visits",
         file="counted_visits",
         story="a term of 1e11, of counts that were multiplied",

@@ -1,0 +1,125 @@
+"""Trainings with several optimizers: what both hold, and terms that train nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributions import Normal
+
+from nanodoc import Recipe
+from tests.helpers import diagnose
+
+APART, IDLE = "ND676", "ND677"
+
+
+def shared_trunk(way: str) -> set[str]:
+    """Two tasks with a trunk, which both optimizers hold; or one task, and what works against
+    it."""
+    torch.manual_seed(0)
+    trunk, one, other = nn.Linear(6, 24), nn.Linear(24, 1), nn.Linear(24, 1)
+    model = nn.ModuleDict({"trunk": trunk, "one": one, "other": other})
+    first = torch.optim.Adam([*trunk.parameters(), *one.parameters()], 1e-3)
+    second = torch.optim.Adam([*trunk.parameters(), *other.parameters()], 1e-3)
+
+    def train_step(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        wanted = batch[:, :1].sin()
+        first.zero_grad()
+        loss = F.mse_loss(one(trunk(batch).tanh()), wanted)
+        loss.backward()
+        first.step()
+        second.zero_grad()
+        if way == "against":
+            (-F.mse_loss(one(trunk(batch).tanh()), wanted)).backward()
+        else:
+            F.mse_loss(other(trunk(batch).tanh()), batch[:, 3:4] * batch[:, 4:5]).backward()
+        second.step()
+        return loss
+
+    recipe = Recipe(
+        model=model,
+        train_step=train_step,
+        optimizer=[first, second],
+        data=list(torch.randn(60, 32, 6)),
+    )
+    return {finding.code for finding in diagnose(recipe, 60)}
+
+
+def test_a_trunk_of_two_tasks_is_left_alone() -> None:
+    assert APART not in shared_trunk("two tasks")
+
+
+def test_what_one_does_the_other_undoes() -> None:
+    assert APART in shared_trunk("against")
+
+
+def actor_and_critic(way: str) -> dict[str, str]:
+    """{code: the code of the line that is blamed}"""
+    torch.manual_seed(0)
+    actor = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
+    critic = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+    model = nn.ModuleDict({"actor": actor, "critic": critic})
+    acting = torch.optim.Adam(actor.parameters(), 1e-3)
+    judging = torch.optim.Adam(critic.parameters(), 1e-3)
+
+    def train_step(model: Any, batch: Any) -> torch.Tensor:
+        state, done, paid = batch
+        loss = F.mse_loss(critic(torch.cat([state, done], 1)), paid)
+        if way != "together":
+            judging.zero_grad()
+            loss.backward()
+            judging.step()
+        mean, spread = actor(state).chunk(2, 1)
+        chances = Normal(mean, F.softplus(spread) + 0.01)
+        action = chances.sample() if way == "sample" else chances.rsample()
+        judged = done if way == "kept action" else action
+        if way == "detached":
+            judged = action.detach()
+        pleased = critic(torch.cat([state, judged], 1))
+        if way == "together":
+            acting.zero_grad()
+            judging.zero_grad()
+            (loss + (0.1 * chances.log_prob(action)).mean()).backward()
+            acting.step()
+            judging.step()
+            return loss
+        acting.zero_grad()
+        if way == "cleared by hand":
+            for parameter in critic.parameters():
+                parameter.grad = None
+        (0.1 * chances.log_prob(action) - pleased).mean().backward()
+        acting.step()
+        return loss
+
+    state, done = torch.randn(20, 16, 3), torch.randn(20, 16, 1)
+    recipe = Recipe(
+        model=model,
+        train_step=train_step,
+        optimizer=[acting, judging],
+        data=list(zip(state, done, -((done - state[..., :1]) ** 2), strict=True)),
+    )
+    return {
+        finding.code: finding.culprit.location.code if finding.culprit.location else ""
+        for finding in diagnose(recipe, 20)
+    }
+
+
+@pytest.mark.parametrize(
+    ("way", "line"),
+    [
+        ("sample", "action = chances.sample() if"),
+        ("detached", "judged = action.detach()"),
+        ("kept action", "pleased = critic("),
+    ],
+)
+def test_a_term_that_trains_nothing(way: str, line: str) -> None:
+    found = actor_and_critic(way)
+    assert line in found[IDLE]
+
+
+@pytest.mark.parametrize("way", ["rsample", "together", "cleared by hand"])
+def test_terms_that_are_trained_on(way: str) -> None:
+    assert IDLE not in actor_and_critic(way)
