@@ -1,5 +1,6 @@
 """Terms of a loss that train nothing: each parameter that such a term reaches has its gradients
 cleared before an optimizer steps with them, while other terms of the same loss are stepped with.
+And parameters of which every gradient is cleared, while their optimizer steps with others.
 
 The step is run again. The graph of each loss is walked from the loss through what is linear (sums,
 means, differences, factors without a gradient) to its terms, and from each term to the parameters
@@ -18,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.calls import CallFacts, StepCalls
-from nanodoc.facts.inspection import IdleTermFacts
+from nanodoc.facts.inspection import IdleTermFacts, UntrainedFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.taps import BEFORE_STEP, MODULE_ZERO_GRAD, ZERO_GRAD, listening
 from nanodoc.instrument.torch_private import current_autograd_node
@@ -49,6 +50,8 @@ class TermsLook(TorchFunctionMode):
         self._names: dict[int, torch.Tensor] = {}
         """Parameters that terms reach, by identity."""
         self._events: list[tuple[str, Any]] = []
+        self._stepped: list[tuple[int, torch.optim.Optimizer]] = []
+        """With their places among the events."""
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> TermsLook:
@@ -85,10 +88,13 @@ class TermsLook(TorchFunctionMode):
         """`loss` is about to be differentiated."""
         if loss.grad_fn is not None:
             terms = list(self._terms(loss.grad_fn))
-            self._events.append((_LOSS, terms if len(terms) <= _MOST_TERMS else []))
+            if len(terms) > _MOST_TERMS:
+                terms = [(self._made_by.get(loss.grad_fn), self._reached(loss.grad_fn))]
+            self._events.append((_LOSS, terms))
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._events.append((_STEPPED, _held(optimizer)))
+        self._stepped.append((len(self._events) - 1, optimizer))
 
     def _clears(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,6 +155,27 @@ class TermsLook(TorchFunctionMode):
                     return key, reached, trained
         return None
 
+    def untrained(self) -> tuple[Key, list[int], int] | None:
+        """(the call that made the loss which an optimizer steps with, parameters of that optimizer
+        of which each gradient is cleared before, how many others it steps with)"""
+        reached: dict[int, list[int]] = {}
+        for place, (kind, terms) in enumerate(self._events):
+            for _, parameters in terms if kind == _LOSS else ():
+                for p in parameters:
+                    reached.setdefault(p, []).append(place)
+        ends = {
+            p: {_first([*self._events[at + 1 :], *self._events[:at]], p) for at in places}
+            for p, places in reached.items()
+        }
+        for place, optimizer in self._stepped:
+            held = _held(optimizer)
+            lost = [p for p in held if ends.get(p) == {_CLEARED}]
+            trained = sum(_STEPPED in ends.get(p, ()) for p in held)
+            losses = [terms for kind, terms in self._events[:place] if kind == _LOSS]
+            if lost and trained and losses and losses[-1] and losses[-1][0][0] is not None:
+                return losses[-1][0][0], lost, trained
+        return None
+
 
 def _held(optimizer: torch.optim.Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -177,6 +204,19 @@ def idle_term(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> IdleT
         trained=len(trained),
         cut=_cut(calls, made, wanted),
     )
+
+
+def untrained(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> UntrainedFacts | None:
+    """Parameters of an optimizer that it never has a gradient of when it steps."""
+    found = look.untrained()
+    if found is None:
+        return None
+    key, lost, trained = found
+    made = next((c for c in calls.calls if calls.among_its_name(c) == key), None)
+    names = [named[p] for p in lost if p in named]
+    if made is None or not names:
+        return None
+    return UntrainedFacts(loss=made.index, names=tuple(sorted(names)), trained=trained)
 
 
 def _cut(calls: StepCalls, made: CallFacts, wanted: set[str]) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.asked_for import AskedForLook
 from nanodoc.examination.equal_scores import became_equal, equal_in
-from nanodoc.examination.idle_terms import TermsLook, idle_term
+from nanodoc.examination.idle_terms import TermsLook, idle_term, untrained
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.large_loss import is_huge, made_large
 from nanodoc.examination.last_batches import Inspector, is_sure, spread
@@ -185,7 +185,10 @@ class LastSteps:
         look = TermsLook(self._recipe.optimizers)
         self._inspector.look(self._last, look, look.on_loss)
         named = {id(p): name for name, p in self._recipe.model.named_parameters()}
-        return {"idle_term": idle_term(look, calls, named)}
+        return {
+            "idle_term": idle_term(look, calls, named),
+            "untrained": untrained(look, calls, named),
+        }
 
     def _transitions(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         found = reads_next_states(calls)

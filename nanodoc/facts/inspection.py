@@ -98,6 +98,17 @@ class IdleTermFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UntrainedFacts:
+    """Parameters of an optimizer of which each gradient is cleared before it steps."""
+
+    loss: int
+    """The position of the call that made the loss with which the optimizer steps."""
+    names: tuple[str, ...]
+    trained: int
+    """How many other parameters it steps with."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PulledApartFacts:
     """Parameters that two optimizers hold, over the last steps."""
 
@@ -150,6 +161,8 @@ class InspectionFacts:
     """Of a step whose targets read next states."""
     idle_term: IdleTermFacts | None = None
     """Of a loss one of whose terms trains nothing."""
+    untrained: UntrainedFacts | None = None
+    """Of a step in which an optimizer steps without the gradients of some of its parameters."""
     pulled_apart: PulledApartFacts | None = None
     """Of parameters that two optimizers hold."""
     pushed: PushedFacts | None = None

@@ -1,4 +1,5 @@
-"""Trainings with several optimizers: what both hold, and terms that train nothing."""
+"""Trainings with several optimizers: what both hold, and terms that train nothing, and
+parameters that nothing trains."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from torch.distributions import Normal
 from nanodoc import Recipe
 from tests.helpers import diagnose
 
-APART, IDLE = "ND676", "ND677"
+APART, IDLE, UNTRAINED = "ND676", "ND677", "ND678"
 
 
 def shared_trunk(way: str) -> set[str]:
@@ -123,3 +124,54 @@ def test_a_term_that_trains_nothing(way: str, line: str) -> None:
 @pytest.mark.parametrize("way", ["rsample", "together", "cleared by hand"])
 def test_terms_that_are_trained_on(way: str) -> None:
     assert IDLE not in actor_and_critic(way)
+
+
+def two_critics(way: str) -> dict[str, str]:
+    """{code: the code of the line that is blamed}"""
+    torch.manual_seed(0)
+    actor, critics = nn.Linear(3, 1), nn.ModuleList(nn.Linear(4, 1) for _ in range(2))
+    acting = torch.optim.Adam(actor.parameters(), 1e-3)
+    judging = torch.optim.Adam(critics.parameters(), 1e-3)
+    steps = 0
+
+    def train_step(model: Any, batch: Any) -> torch.Tensor:
+        nonlocal steps
+        steps += 1
+        state, done, paid = batch
+        one, other = (critic(torch.cat([state, done], 1)) for critic in critics)
+        loss = F.mse_loss(one, paid)
+        if way != "one":
+            loss = loss + F.mse_loss(other, paid)
+        judging.zero_grad()
+        loss.backward()
+        judging.step()
+        if way == "seldom" and steps % 2:
+            return loss
+        pair = torch.cat([state, actor(state)], 1)
+        acting.zero_grad()
+        if way == "in turn":
+            judging.zero_grad()
+        (-torch.min(critics[0](pair), critics[1](pair))).mean().backward()
+        acting.step()
+        return loss
+
+    state, done = torch.randn(20, 16, 3), torch.randn(20, 16, 1)
+    recipe = Recipe(
+        model=nn.ModuleDict({"actor": actor, "critics": critics}),
+        train_step=train_step,
+        optimizer=[acting, judging],
+        data=list(zip(state, done, -((done - state[..., :1]) ** 2), strict=True)),
+    )
+    return {
+        finding.code: finding.culprit.location.code if finding.culprit.location else ""
+        for finding in diagnose(recipe, 20)
+    }
+
+
+def test_a_critic_that_no_loss_trains() -> None:
+    assert "F.mse_loss(one, paid)" in two_critics("one")[UNTRAINED]
+
+
+@pytest.mark.parametrize("way", ["both", "seldom", "in turn"])
+def test_critics_that_are_trained(way: str) -> None:
+    assert UNTRAINED not in two_critics(way)

@@ -215,6 +215,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="return chances.sample()",
     ),
     Patient(
+        name="second-opinion",
+        file="second_opinion",
+        story="of two judges one is asked twice, and the other never learns",
+        expect="untrained",
+        line="loss = F.mse_loss(said[0], paid) + F.mse_loss(said[asked], paid)",
+    ),
+    Patient(
         name="counted-visits",
         file="counted_visits",
         story="a term of 1e11, of counts that were multiplied",

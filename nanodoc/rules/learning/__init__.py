@@ -67,6 +67,7 @@ from nanodoc.rules.learning import (
     unreachable_target,
     unscaled_accumulation,
     unscaled_target,
+    untrained,
     update_ratio,
     validated_in_training_mode,
     vanishing_gradients,
@@ -148,5 +149,6 @@ RULES = tuple(
         pushed_out,
         pulled_apart,
         idle_term,
+        untrained,
     )
 )
