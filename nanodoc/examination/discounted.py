@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 _EXACT = 1e-6
 """Of the variance that a fit may leave: the rounding of float32, and nothing else."""
+_ROUNDED = 1e-4  # of the same, of differences of what is nearly equal
 _UNSHIFTED = 1e-4  # of the largest weight
 _DISCOUNTS = (*(0.5 + 0.02 * i for i in range(20)), *(0.9 + 0.002 * i for i in range(50)), 1.0)
 _FAR = 0.01  # no discount between two of the grid leaves a thousandth of what they leave
 _HALVINGS = 40
 _GOLDEN = 0.6180339887498949
 TO_GO, SO_FAR, REVERSED = "to-go", "so-far", "reversed"
+SO_FAR_REVERSED = "so-far-reversed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def order_of(weights: Sequence[float], rewards: Sequence[float]) -> Order | None
     largest = max(abs(weight) for weight in weights)
     if to_go.left < _EXACT and abs(to_go.shift) < _UNSHIFTED * largest:
         return Order(TO_GO, False, to_go.discount)
-    for order in (SO_FAR, REVERSED):
+    for order in (SO_FAR, REVERSED, SO_FAR_REVERSED):
         fit = _best(weights, rewards, order)
         if fit.left < _EXACT and fit.scale > 0:
             return Order(order, True, fit.discount)
@@ -63,13 +65,24 @@ def order_of(weights: Sequence[float], rewards: Sequence[float]) -> Order | None
     return Order(TO_GO, False, to_go.discount) if to_go.left < _EXACT else None
 
 
+def same_way(weights: Sequence[float], values: Sequence[float]) -> bool | None:
+    """Whether the weights are these values, scaled and shifted; False where the scale is negative,
+    None where they are not."""
+    if len(weights) != len(values) or not all(map(math.isfinite, (*weights, *values))):
+        return None
+    if not _varies(weights) or not _varies(values):
+        return None
+    fit = _fitted(weights, values, 0.0)
+    return fit.scale > 0 if fit.left < _ROUNDED else None
+
+
 def sums(rewards: Sequence[float], discount: float, order: str) -> list[float]:
     """The discounted sums of the rewards, one for each."""
     found, total = [], 0.0
-    for reward in rewards if order == SO_FAR else reversed(rewards):
+    for reward in rewards if order in (SO_FAR, SO_FAR_REVERSED) else reversed(rewards):
         total = reward + discount * total
         found.append(total)
-    return found[::-1] if order == TO_GO else found
+    return found[::-1] if order in (TO_GO, SO_FAR_REVERSED) else found
 
 
 def _best(weights: Sequence[float], rewards: Sequence[float], order: str) -> _Fit:

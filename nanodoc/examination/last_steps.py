@@ -3,7 +3,7 @@ one give reason to ask. Each of these runs the step again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,7 +91,7 @@ class LastSteps:
         # a look that has found a reason in the calls is likely to tell something; the more of the
         # trainings with such calls are sick, the likelier (those of the clinic and of public code)
         self._add(looks, "later tokens and padding", 0.2, 2, self._looks_up_ids, self._sequences)
-        self._add(looks, "rewards and log-probabilities", 0.2, 1, self._asks_policy, self._returns)
+        self._add(looks, "rewards and log-probabilities", 0.2, 2, self._asks_policy, self._returns)
         # two optimizers rarely hold one parameter, and then mostly by mistake
         self._add(looks, "parameters of two optimizers", 0.3, 4, self._shares, self._pulled_apart)
         # with one optimizer a term seldom reaches what is stepped with elsewhere
@@ -161,21 +161,29 @@ class LastSteps:
         return any(_LOG_PROB in c.location.code for c in calls.calls if c.location)
 
     def _returns(self, calls: StepCalls, place: Place) -> dict[str, Any]:
-        look = ReturnsLook(maximised=self._inspector.maximised())
-        self._inspector.look(self._last, look, look.on_loss)
-        return {"returns": look.facts}
+        for start in self._starts(place):
+            look = ReturnsLook(maximised=self._inspector.maximised())
+            self._inspector.look(start, look, look.on_loss)
+            if look.facts is not None:  # an episode may be too short to tell
+                return {"returns": look.facts}
+        return {}
+
+    def _starts(self, place: Place) -> Iterator[StepState]:
+        """The start of the last step, and then of some before it, with the weights of the last."""
+        last = self._last
+        yield last
+        others = [one for one in self._past if one.intact and one.step != last.step]
+        for one in spread(others, _STEPS - 1):
+            if place.allows(place.one_run):
+                yield replace(last, batches=one.batches, rng=one.rng, numbers=one.numbers)
 
     def _shares(self, calls: StepCalls) -> bool:
         return shared_by_two(self._recipe.optimizers) is not None
 
     def _pulled_apart(self, calls: StepCalls, place: Place) -> dict[str, Any]:
-        look, last = PulledApart(self._recipe.optimizers), self._last
-        others = [one for one in self._past if one.intact and one.step != last.step]
-        for one in spread(others, _STEPS - 1):
-            if place.allows(place.one_run):
-                start = replace(last, batches=one.batches, rng=one.rng, numbers=one.numbers)
-                self._inspector.look(start, look.one_step())
-        self._inspector.look(last, look.one_step())
+        look = PulledApart(self._recipe.optimizers)
+        for start in self._starts(place):
+            self._inspector.look(start, look.one_step())
         return {"pulled_apart": look.facts()}
 
     def _several(self, calls: StepCalls) -> bool:

@@ -4,7 +4,7 @@ The step is run once more. When it is differentiated, the gradient of the loss w
 log-probabilities of the actions gives the weights. They are compared with discounted sums of each
 list of numbers of the same length that the user's code holds at that moment: the rewards are among
 them. Weights may be shifted and scaled (a baseline, normalised returns). Where they are no such
-sums, what a critic is asked to say may be.
+sums, what a critic is asked to say may be; its error then tells which way the weights go.
 
 Source: Williams 1992, Simple statistical gradient-following algorithms for connectionist
 reinforcement learning.
@@ -16,6 +16,7 @@ import contextlib
 import numbers
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -24,8 +25,16 @@ import torch
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.examination.discounted import REVERSED, SO_FAR, TO_GO, Order, order_of
-from nanodoc.examination.summing_loop import asked_backwards, summing_loops
+from nanodoc.examination.discounted import (
+    REVERSED,
+    SO_FAR,
+    SO_FAR_REVERSED,
+    TO_GO,
+    Order,
+    order_of,
+    same_way,
+)
+from nanodoc.examination.summing_loop import SummingLoop, asked_backwards, summing_loops
 from nanodoc.facts.policy import ReturnFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.originals import call, of_function_mode
@@ -51,8 +60,8 @@ class ReturnsLook(TorchFunctionMode):
         self.facts: ReturnFacts | None = None
         self._maximised = maximised
         self._log_probs: list[torch.Tensor] = []
-        self._targets: list[float] = []
-        """Of regression losses: what a critic is to say."""
+        self._asked: deque[tuple[list[float], list[float]]] = deque(maxlen=_MOST_LISTS)
+        """What a critic is to say, and how much more that is than what it says."""
         self._weightless: dict[int, Any] = {}
         """Log-probabilities that are not weighted yet, by identity."""
         self._weighted_at: SourceSpan | None = None
@@ -104,11 +113,9 @@ class ReturnsLook(TorchFunctionMode):
             return call(func, *args, **kwargs)
         name = plain_name(func)
         out = call(func, *args, **kwargs)
-        if name in REGRESSION and len(args) > 1 and isinstance(args[1], torch.Tensor):
-            # those of single steps come in any order
-            if _FEWEST <= args[1].numel() <= _MOST:
-                self._targets = _plain(args[1])
-        elif name in (*_SAME_WEIGHT, "mul") and self._are_weightless(args):
+        if name in (*REGRESSION, "sub") and len(args) > 1:
+            self._note_asked(*args[:2])
+        if name in (*_SAME_WEIGHT, "mul") and self._are_weightless(args):
             if name in _SAME_WEIGHT or any(_is_for_all(arg) for arg in args):
                 self._weightless[id(out)] = out
             elif self._weighted_at is None:
@@ -116,6 +123,17 @@ class ReturnsLook(TorchFunctionMode):
                 place = caller or own
                 self._weighted_at = resolved(place)
         return out
+
+    def _note_asked(self, one: Any, other: Any) -> None:
+        if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+            return
+        # those of single steps come in any order
+        alike = one.numel() == other.numel() and _FEWEST <= one.numel() <= _MOST
+        if alike and one.requires_grad != other.requires_grad:
+            said, asked = (one, other) if one.requires_grad else (other, one)
+            targets = _plain(asked)
+            errors = [target - value for target, value in zip(targets, _plain(said), strict=True)]
+            self._asked.append((targets, errors))
 
     def _are_weightless(self, args: Sequence[Any]) -> bool:
         given = [arg[0] if isinstance(arg, (list, tuple)) and arg else arg for arg in args]
@@ -133,29 +151,24 @@ class ReturnsLook(TorchFunctionMode):
             return
         frames = list(islice(users_frames(), _MOST_FRAMES))
         lists = list(_lists(frames, len(weights)))
-        for wanted in (weights, self._targets):
-            found = [
-                (order, name)
-                for rewards, name in lists
-                if (order := order_of(wanted, rewards)) is not None
-            ]
-            # a list for which all is right is the rewards
-            found.sort(key=lambda each: each[0].order != TO_GO or not each[0].rising)
-            if found:
-                if wanted is weights or found[0][0].rising:
-                    self.facts = self._told(*found[0], len(weights), frames)
-                return
+        found = _orders(weights, lists)
+        if not found:
+            for targets, errors in self._asked:
+                found = _orders(targets, lists)
+                if found and found[0][0].rising:
+                    rises = same_way(weights, errors)
+                    if found[0][0].order == TO_GO and rises is False:
+                        found = [(replace(order, rising=False), name) for order, name in found]
+                    break
+        if found:
+            self.facts = self._told(*found[0], len(weights), frames)
 
     def _told(
         self, order: Order, name: str, count: int, frames: Sequence[FrameType]
     ) -> ReturnFacts | None:
         files = dict.fromkeys(frame.f_code.co_filename for frame in frames)
         loops = [loop for file in files for loop in summing_loops(file)]
-        wrong = [
-            loop
-            for loop in loops
-            if not loop.in_front and (loop.backwards or order.order != REVERSED)
-        ]
+        wrong = [loop for loop in loops if _makes(loop, order)]
         if order.order == SO_FAR and loops and not wrong:  # the same as falling sums to go
             order = Order(TO_GO, not order.rising, order.discount)
         at = None
@@ -186,6 +199,24 @@ class ReturnsLook(TorchFunctionMode):
             return []
         sign = 1.0 if self._maximised else -1.0
         return [sign * x for slope in slopes if slope is not None for x in _plain(slope)]
+
+
+def _orders(
+    wanted: Sequence[float], lists: Sequence[tuple[list[float], str]]
+) -> list[tuple[Order, str]]:
+    """(what these numbers are sums of, its name); first a list for which all is right, which is the
+    rewards."""
+    found = [
+        (order, name) for rewards, name in lists if (order := order_of(wanted, rewards)) is not None
+    ]
+    return sorted(found, key=lambda each: each[0].order != TO_GO or not each[0].rising)
+
+
+def _makes(loop: SummingLoop, order: Order) -> bool:
+    """The loop may have put the sums in that order."""
+    if order.order == SO_FAR_REVERSED:
+        return loop.in_front and not loop.backwards
+    return not loop.in_front and (loop.backwards or order.order != REVERSED)
 
 
 def _is_for_all(factor: Any) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
+from nanodoc.facts.loss_terms import terms_of
 from nanodoc.facts.source import SourceSpan
 from nanodoc.vocabulary.calls import (
     ADDITIONS,
@@ -102,8 +103,11 @@ def falls_further(losses: Sequence[float]) -> bool:
 def is_weighed(calls: StepCalls) -> bool:
     """Each sample's part of the loss is multiplied by a number that the model does not compute: a
     reward or an advantage, whose size is no business of the loss."""
+    return _weighs(calls, [calls.calls[index] for index in calls.losses])
+
+
+def _weighs(calls: StepCalls, waiting: list[CallFacts]) -> bool:
     seen: set[int] = set()
-    waiting = [calls.calls[index] for index in calls.losses]
     while waiting:
         call = waiting.pop()
         if call.index in seen or call.name in LAYERS:
@@ -133,14 +137,25 @@ def lowest_term(calls: StepCalls) -> CallFacts | None:
 
 def has_fixed_targets(evidence: Evidence) -> bool:
     """The loss holds one of torch's losses against targets that no network computes, so that it has
-    a reason to fall, and no other optimizer works against it."""
+    a reason to fall, and no other optimizer works against it. Not the error of a critic: beside it
+    stands a term that weighs what a policy did, and changes what the critic is asked to say."""
     calls = _calls(evidence)
     if calls is None or len(evidence.optimizer_sites) > 1:
         return False
     losses = _losses(calls)
     if not losses:
         return _by_hand(calls)
-    return all(is_fixed(calls, loss) for loss in losses)
+    return all(is_fixed(calls, loss) for loss in losses) and not _is_weighed_beside(calls)
+
+
+def _is_weighed_beside(calls: StepCalls) -> bool:
+    """A term that none of torch's losses has a part in is weighed by numbers of each sample."""
+    for index in calls.losses:
+        for term in terms_of(calls, calls.calls[index]):
+            made_of = (calls.calls[one].name for one in calls.behind(term.call)[0])
+            if set(SUPERVISED).isdisjoint(made_of) and _weighs(calls, [term.call]):
+                return True
+    return False
 
 
 def is_one_supervised_loss(evidence: Evidence) -> bool:

@@ -21,7 +21,7 @@ class ReturnFacts:
     order: str
     """`to-go`: each is the sum of the rewards from its action on. `so-far`: of those up to its
     action. `reversed`: the sums from its action on, in the opposite order. The last two are the
-    same where all rewards are."""
+    same where all rewards are. `so-far-reversed`: those of `so-far`, in the opposite order."""
     rising: bool
     """A step makes actions of a larger return more probable."""
     summed_at: SourceSpan | None = None

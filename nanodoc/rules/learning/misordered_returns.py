@@ -1,7 +1,8 @@
 """## What it checks
 A policy gradient over an episode: the weight of each action's log-probability (or the critic's
 target) is compared with the discounted sums of the episode's rewards. Reported if the weights are
-the sums of the rewards up to the action, or the sums from the action on in reverse order.
+the sums of the rewards up to the action, in either order, or the sums from the action on in reverse
+order.
 
 ## Why it matters
 An action should be rewarded for what comes after it. Here the first actions of an episode get the
@@ -48,7 +49,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection is None or seen is None or seen.order == "to-go":
         return
     site = seen.summed_at or seen.weighted_at
-    so_far = seen.order == "so-far"
+    so_far = seen.order != "reversed"
     yield learning_claim(
         rule,
         location_key(site) or ("returns",),
@@ -58,6 +59,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"The weights of the {seen.actions} actions of the last episode are "
         + (
             f"the sums of {seen.rewards} up to each action"
+            + (", but with the last action's first" if seen.order == "so-far-reversed" else "")
             if so_far
             else f"the sums of {seen.rewards} from each action on, but with the last action's first"
         )
