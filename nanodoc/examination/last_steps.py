@@ -21,7 +21,13 @@ from nanodoc.examination.pulled_apart import PulledApart, shared_by_two
 from nanodoc.examination.pushed_out import PushedOutLook, bounded
 from nanodoc.examination.returns import ReturnsLook
 from nanodoc.examination.sequence_look import SequenceLook
-from nanodoc.examination.transitions import TransitionsLook, reads_next_states, transitions
+from nanodoc.examination.transitions import (
+    TransitionsLook,
+    exchanged,
+    moved,
+    reads_next_states,
+    transitions,
+)
 from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import EXAMINATION
@@ -97,7 +103,7 @@ class LastSteps:
         # with one optimizer a term seldom reaches what is stepped with elsewhere
         self._add(looks, "terms that train nothing", 0.3, 1, self._several, self._idle_term)
         # many flags of ends are kept the wrong way round, or used so
-        self._add(looks, "next states", 0.4, 2, reads_next_states, self._transitions)
+        self._add(looks, "next states", 0.4, 3, reads_next_states, self._transitions)
         # few bounds stand in a choice between both; of those, some take the wrong one of the two
         self._add(looks, "values beyond their bounds", 0.3, 2, _is_bounded, self._pushed)
         # one loss call more each: it says whether anything was learnt
@@ -201,12 +207,10 @@ class LastSteps:
     def _transitions(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         found = reads_next_states(calls)
         assert found is not None
-        plain, exchanged = (
-            TransitionsLook(calls, found, exchanged=other) for other in (False, True)
-        )
-        self._inspector.look(self._last, plain)
-        self._inspector.look(self._last, exchanged)
-        return {"transitions": transitions(plain, exchanged)}
+        looks = [TransitionsLook(calls, found, change) for change in (None, exchanged, moved)]
+        for look in looks:
+            self._inspector.look(self._last, look)
+        return {"transitions": transitions(*looks)}
 
     def _pushed(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         climbs = self._inspector.maximised()

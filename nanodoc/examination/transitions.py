@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import FrameType, ModuleType
 from typing import Any
@@ -29,7 +29,7 @@ from nanodoc.trace.calls import plain_name
 from nanodoc.trace.frame_variables import names_in, users_frames
 from nanodoc.vocabulary.calls import LAYERS
 
-_FEWEST = 8  # samples of a batch, and of those whose episode goes on
+_FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
 _MOST_ROWS = 50_000  # of states that are looked through
 _KNOWN = 0.9  # share of the next states that a column must hold to be theirs
@@ -55,13 +55,26 @@ def _is_made_by_layers(calls: StepCalls, argument: ArgumentFacts) -> bool:
     return any(calls.calls[index].name in LAYERS for index in calls.behind(argument)[0])
 
 
-class TransitionsLook(TorchFunctionMode):
-    """A context manager around a step that is run again. `exchanged`: with the next states of other
-    samples."""
+Change = Callable[[torch.Tensor], torch.Tensor]
 
-    def __init__(self, calls: StepCalls, found: Bootstrapped, *, exchanged: bool) -> None:
+
+def exchanged(states: torch.Tensor) -> torch.Tensor:
+    """Each sample has another sample's."""
+    return states.roll(1, 0)
+
+
+def moved(states: torch.Tensor) -> torch.Tensor:
+    """All of them somewhere else; ids as they are."""
+    return 1.5 * states + states.std() if states.is_floating_point() else states
+
+
+class TransitionsLook(TorchFunctionMode):
+    """A context manager around a step that is run again. `change` makes other next states of those
+    that a network is given: `exchanged`, or `moved`."""
+
+    def __init__(self, calls: StepCalls, found: Bootstrapped, change: Change | None = None) -> None:
         super().__init__()
-        self._exchanged = exchanged
+        self._change = change
         self._after = {calls.among_its_name(made) for made in _readers(calls, found.value)}
         self._before = {calls.among_its_name(made) for made in _readers(calls, found.predicted)}
         self._loss = calls.among_its_name(found.loss)
@@ -84,19 +97,21 @@ class TransitionsLook(TorchFunctionMode):
             self.states = args[0].detach()
         elif key in self._after:
             self.next_states = args[0].detach()
-            if self._exchanged:
-                args = (args[0].roll(1, 0), *args[1:])
+            if self._change is not None:
+                args = (self._change(args[0]), *args[1:])
         elif key == self._loss and len(args) > self._at:
             self.targets = args[self._at].detach().clone()
-            if not self._exchanged and self.next_states is not None:
+            if self._change is None and self.next_states is not None:
                 with DisableTorchFunction():
                     self.known = _kept_states(self.next_states, users_frames())
         return call(func, *args, **kwargs)
 
 
-def transitions(plain: TransitionsLook, exchanged: TransitionsLook) -> TransitionFacts | None:
-    """What both runs of the step tell; None of targets that are not one for each next state, and
-    where too little is known of the episodes."""
+def transitions(
+    plain: TransitionsLook, exchanged: TransitionsLook, moved: TransitionsLook
+) -> TransitionFacts | None:
+    """What the three runs of the step tell; None of targets that are not one for each next
+    state."""
     after, targets, others = plain.next_states, plain.targets, exchanged.targets
     if after is None or targets is None or others is None or targets.shape != others.shape:
         return None
@@ -115,15 +130,20 @@ def transitions(plain: TransitionsLook, exchanged: TransitionsLook) -> Transitio
         (on, read) for on, read, is_asked in zip(goes_on, reads, asked, strict=True) if is_asked
     ]
     going, ending = [r for on, r in pairs if on], [r for on, r in pairs if not on]
-    if len(going) < _FEWEST:
-        return None
     return TransitionFacts(
         samples=count,
         going_on=len(going),
         read_going_on=sum(going),
         ending=len(ending),
         read_ending=sum(ending),
+        together=2 * _changed(targets, moved.targets) > count,
     )
+
+
+def _changed(targets: torch.Tensor, others: torch.Tensor | None) -> int:
+    if others is None or others.shape != targets.shape:
+        return 0
+    return int(torch.ne(targets, others).sum())
 
 
 def _rows(values: torch.Tensor) -> list[bytes]:

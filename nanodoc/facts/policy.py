@@ -58,3 +58,5 @@ class TransitionFacts:
     ending: int
     """Those whose next state is no other sample's state."""
     read_ending: int
+    together: bool
+    """Most targets change where all next states are others."""

@@ -97,6 +97,38 @@ SUMMED_FORWARDS: list[Loss] = [
 ]
 
 
+def advantage(rewards: list[float], values: list[torch.Tensor]) -> torch.Tensor:
+    return normal(to_go(rewards) - torch.stack(values)).detach()
+
+
+def beside_a_critic(sign: float) -> Loss:
+    """The weights are returns less what a critic says, which are no sums of rewards."""
+
+    def loss(log_probs: Any, values: Any, rewards: list[float]) -> torch.Tensor:
+        error = (torch.stack(values) - to_go(rewards)).pow(2).mean()
+        return sign * (torch.stack(log_probs) * advantage(rewards, values)).mean() + error
+
+    return loss
+
+
+def test_the_error_of_a_critic_tells_the_sign() -> None:
+    assert told(beside_a_critic(1.0), UNEVEN) == ["ND636"]
+    assert told(beside_a_critic(-1.0), UNEVEN) == []
+    assert told(beside_a_critic(-1.0), UNEVEN, maximize=True) == ["ND636"]
+
+
+def test_sums_so_far_with_the_last_in_front() -> None:
+    def loss(log_probs: Any, values: Any, rewards: list[float]) -> torch.Tensor:
+        found: list[float] = []
+        total = 0.0
+        for reward in rewards:
+            total = reward + 0.95 * total
+            found.insert(0, total)
+        return -(torch.stack(log_probs) * normal(torch.tensor(found))).mean()
+
+    assert told(loss, UNEVEN) == ["ND635"]
+
+
 @pytest.mark.parametrize("paid", [PAID, UNEVEN])
 @pytest.mark.parametrize("loss", SUMMED_FORWARDS)
 def test_what_was_before_an_action_is_its_weight(loss: Loss, paid: list[float]) -> None:

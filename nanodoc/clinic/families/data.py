@@ -383,6 +383,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="crowded-walker",
+        file="stepping_stones",
+        build="crowded",
+        story="the best value of a whole batch, given to each of its samples",
+        expect="one-next-value",
+        line="return said.max()",
+    ),
+    Patient(
         name="crossed-glances",
         file="two_glances",
         story="views stacked in halves, with targets for adjacent pairs",

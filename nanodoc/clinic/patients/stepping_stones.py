@@ -20,7 +20,11 @@ def kept_steps(number):
     return states[0], action, reward, states[1], done
 
 
-def recipe(target_of, follows=True):
+def best_of_each(said):
+    return said.max(1).values
+
+
+def recipe(target_of, follows=True, best_of=best_of_each):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(STONES, 32), nn.ReLU(), nn.Linear(32, 2))
     slow = copy.deepcopy(model)
@@ -29,7 +33,7 @@ def recipe(target_of, follows=True):
     def train_step(model, batch):
         state, action, reward, after, done = batch
         with torch.no_grad():
-            best = slow.to(state.device)(after).max(1).values
+            best = best_of(slow.to(state.device)(after))
             target = target_of(reward, best, done)
         said = model(state).gather(1, action[:, None])[:, 0]
         loss = F.smooth_l1_loss(said, target)
@@ -80,3 +84,15 @@ def sick_stuck():
 
 def healthy_stuck():
     return recipe(going_on)
+
+
+def best_of_all(said):
+    return said.max()
+
+
+def sick_crowded():
+    return recipe(going_on, best_of=best_of_all)
+
+
+def healthy_crowded():
+    return healthy()

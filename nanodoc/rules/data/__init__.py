@@ -32,6 +32,7 @@ from nanodoc.rules.data import (
     mixed_dimensions,
     mixed_repeats,
     non_finite_input,
+    one_next_value,
     overwritten_store,
     padded_end,
     padding_dominated,
@@ -126,5 +127,6 @@ RULES = tuple(
         ignored_class,
         lost_state,
         unmasked_nodes,
+        one_next_value,
     )
 )

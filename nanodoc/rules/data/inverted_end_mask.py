@@ -32,6 +32,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
 
+_FEWEST = 8  # samples whose episode goes on
 _MANY = 24  # samples whose episode goes on: the more, the surer
 
 
@@ -46,8 +47,10 @@ _MANY = 24  # samples whose episode goes on: the more, the surer
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     seen = inspection.transitions if inspection is not None else None
-    if calls is None or seen is None:
+    if calls is None or seen is None or seen.going_on < _FEWEST:
         return
+    if seen.together and not seen.read_going_on and not seen.read_ending:
+        return  # ND174 says that they read one value, all of them
     if seen.read_going_on > check.limit(evidence, "read") * seen.going_on:
         return
     found = next(bootstrapped(calls))
