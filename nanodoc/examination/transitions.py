@@ -10,6 +10,7 @@ value, the state of another sample: of the batch, or of what the user's code kee
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -31,7 +32,8 @@ from nanodoc.vocabulary.calls import LAYERS
 
 _FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
-_MOST_ROWS = 50_000  # of states that are looked through
+_MOST_ROWS = 50_000  # of a list that are looked through
+_MOST_NUMBERS = 20_000_000  # that are copied
 _KNOWN = 0.9  # share of the next states that a column must hold to be theirs
 
 
@@ -153,20 +155,20 @@ def _rows(values: torch.Tensor) -> list[bytes]:
 
 
 def _kept_states(after: torch.Tensor, frames: Iterator[FrameType]) -> set[bytes]:
-    """The states of the stores that hold these next states: another column than theirs, with values
-    of their shape."""
-    wanted, size = set(_rows(after)), after[0].numel()
+    """Those of these next states that the stores which hold them all have in another column, too,
+    with values of their shape: there they are states."""
+    wanted = after.detach().reshape(len(after), -1).to("cpu", torch.float32)
+    every, found = set(_rows(wanted)), set[bytes]()
     for frame in islice(frames, _MOST_FRAMES):
         for value in _variables(frame):
-            columns: list[set[bytes]] = []
-            with contextlib.suppress(Exception):  # any object's own length, shape and items
-                columns = list(_columns(value, size))
-            columns.sort(key=lambda column: len(wanted & column), reverse=True)
+            columns: dict[bytes, set[bytes]] = {}  # of two that are alike, one
+            with contextlib.suppress(Exception):  # any object's own shape and items
+                columns = {_told_by(rows): _among(rows, wanted) for rows in _columns(value, wanted)}
             # theirs holds them all, that of the states all but those that end an episode
-            known = len(columns) > 1 and len(wanted & columns[0]) >= _KNOWN * len(wanted)
-            if known and wanted & columns[1]:
-                return columns[1]
-    return set()
+            theirs, *others = sorted(columns.values(), key=len, reverse=True) or [set()]
+            if others and len(theirs & every) >= _KNOWN * len(every):
+                found |= others[0]
+    return found
 
 
 def _variables(frame: FrameType) -> Iterator[Any]:
@@ -174,45 +176,48 @@ def _variables(frame: FrameType) -> Iterator[Any]:
         if not isinstance(value, (type, ModuleType, torch.nn.Module, FrameType)):
             yield value
             inner = getattr(value, "__dict__", None)
-            if isinstance(inner, dict):
+            if type(inner) is dict:
                 yield inner  # arrays side by side
                 yield from list(inner.values())
 
 
-def _columns(value: Any, size: int) -> Iterator[set[bytes]]:
-    """Sets of rows of so many numbers: the arrays of a mapping, or one for each place of a list's
-    items. Raises what the object raises."""
-    if isinstance(value, dict):
-        arrays = [one for one in list(value.values()) if _is_array(one)]
-        for one in arrays:
-            if one.ndim > 1 and any(_size(one, axes) == size for axes in range(1, one.ndim)):
-                yield _distinct(torch.as_tensor(one).reshape(-1, size)[-_MOST_ROWS:])
-        return
-    if not isinstance(value, (list, tuple, deque)) or len(value) < _FEWEST:
-        return
-    items = list(islice(reversed(value), _MOST_ROWS))
-    first = items[0]
-    if not isinstance(first, (tuple, list, dict)) or not all(type(i) is type(first) for i in items):
-        return
-    for key in first if isinstance(first, dict) else range(len(first)):
-        part = first[key]
-        if _is_array(part) and _size(part, 0) == size:
-            yield _distinct(torch.stack([torch.as_tensor(item[key]).flatten() for item in items]))
+def _columns(value: Any, wanted: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Rows of as many numbers as the wanted ones: the arrays of a mapping, or one for each place of
+    a list's items, the latest of them. Raises what an item raises."""
+    size = wanted.shape[1]
+    if type(value) is dict:
+        for array in list(value.values()):
+            axes = range(1, array.ndim) if _is_array(array) else ()
+            if any(_size(array, leading) == size for leading in axes):
+                yield torch.as_tensor(array).detach().reshape(-1, size)
+    elif type(value) in (list, tuple, deque) and len(value) >= _FEWEST:
+        items = list(islice(reversed(value), min(_MOST_ROWS, _MOST_NUMBERS // size)))
+        first = items[0] if items else None
+        if type(first) is dict or isinstance(first, (tuple, list)):
+            for key in list(first) if isinstance(first, dict) else range(len(first)):
+                if _is_array(first[key]) and _size(first[key], 0) == size:
+                    parts = [torch.as_tensor(item[key]).detach().flatten() for item in items]
+                    yield torch.stack(parts)
+
+
+def _told_by(rows: torch.Tensor) -> bytes:
+    """Some of the rows, by which two copies are known."""
+    return b"".join(_rows(rows[:: max(len(rows) // 64, 1)]))
+
+
+def _among(rows: torch.Tensor, wanted: torch.Tensor) -> set[bytes]:
+    """Which of the wanted rows are there. One number of each row is compared first, that in which
+    the wanted ones differ most: stores are large."""
+    one = int(wanted.std(0).argmax())
+    near = torch.isin(rows[:, one].to("cpu", torch.float32), wanted[:, one])
+    places = near.nonzero().flatten()[: max(_MOST_NUMBERS // wanted.shape[1], 1)]
+    return set(_rows(rows[places.to(rows.device)])) & set(_rows(wanted))
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray)) and not getattr(
-        value, "requires_grad", False
-    )
+    return isinstance(value, np.ndarray) or type(value) is torch.Tensor
 
 
 def _size(array: Any, leading: int) -> int:
     """Numbers of one row, behind so many leading axes."""
-    size = 1
-    for length in array.shape[leading:]:
-        size *= int(length)
-    return size
-
-
-def _distinct(rows: torch.Tensor) -> set[bytes]:
-    return set(_rows(rows))
+    return math.prod(array.shape[leading:])

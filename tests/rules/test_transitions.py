@@ -43,21 +43,22 @@ def codes(target: Target, store: str = "tuples", *, one_for_all: bool = False) -
     model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-    class Arrays:
-        def __init__(self) -> None:
-            self.states = np.stack([s.numpy() for s, *_ in steps])
-            self.following = np.stack([s[3].numpy() for s in steps])
-
+    arrays = SimpleNamespace(
+        states=np.stack([s[0].numpy() for s in steps]),
+        following=np.stack([s[3].numpy() for s in steps]),
+    )
     kept: Any = {
         "tuples": deque(steps),
         "dicts": [{"s": s[0], "n": s[3]} for s in steps],
-        "arrays": Arrays(),
+        "arrays": arrays,
         "nothing": None,
     }[store]
 
-    def train_step(model: nn.Module, batch: list[int]) -> torch.Tensor:
+    data = [[steps[i] for i in drawn.sample(range(600), 32)] for _ in range(12)]
+    del steps, arrays
+
+    def train_step(model: nn.Module, rows: list[Any]) -> torch.Tensor:
         memory = kept
-        rows = [steps[i] for i in drawn.sample(range(600), 32)]
         state, after = torch.stack([r[0] for r in rows]), torch.stack([r[3] for r in rows])
         action = torch.tensor([r[1] for r in rows])
         x = SimpleNamespace(
@@ -73,9 +74,8 @@ def codes(target: Target, store: str = "tuples", *, one_for_all: bool = False) -
         del memory
         return loss
 
-    recipe = Recipe(
-        model=model, train_step=train_step, optimizer=optimizer, data=[[i] for i in range(12)]
-    )
+    recipe = Recipe(model=model, train_step=train_step, optimizer=optimizer, data=data)
+    del data
     return {finding.code for finding in diagnose(recipe, 12)}
 
 
