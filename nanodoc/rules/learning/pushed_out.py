@@ -7,7 +7,7 @@ counted, it is run again with the values put beyond their bounds, half of them o
 ## Why it matters
 The clamp is there to end the gain beyond its bounds. If the better of the two terms is taken, the
 clamp acts only where it does harm: a policy runs away from the one that made its data, and
-collapses. The same comes of a wrong sign: the smaller of both is the careful one only for what the
+collapses. A wrong sign does the same: the smaller of both is the careful one only for what the
 step raises.
 
 ## Example
