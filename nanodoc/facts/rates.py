@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from statistics import median, stdev
 
-from nanodoc.facts.course import has_fixed_targets, mean_cross_entropy
+from nanodoc.facts.course import has_fixed_targets, is_weighed, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OVERWRITING
 from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
 from nanodoc.facts.trials import RerunFacts, Stretch
-from nanodoc.vocabulary.calls import BINARIES
+from nanodoc.vocabulary.calls import BINARIES, LAYERS
 
 COMPARED = 300
 """The first so many steps of a run are compared."""
@@ -33,6 +33,8 @@ _EXACT = 1e-6  # relative: what float64 leaves of a product of three numbers, an
 _FAR_ABOVE = 5.0  # times the rate that was given: a schedule on purpose is given what it reaches
 _SHARE_OF_GIVEN = 0.2  # of the way down, with the rate that was given in place of one raised so
 _SHARE_OF_TWICE = 0.2  # of the way down, where the run itself ends twice as high and more
+_MANY_TIMES = 2.5  # as high,
+_SHARE_OF_MANY = 0.1  # and so much of the way down
 _SHARE = 1 / 3  # of the way down that the smaller rate goes
 
 
@@ -103,16 +105,32 @@ def _stalled(losses: Sequence[float]) -> bool:
 def worth_larger_updates(evidence: Evidence) -> bool:
     """A classification that came no lower in a run that may be long enough to show it, outside of a
     warm-up; not one that began far below what guessing costs, as a trained model's does. What that
-    is is not known of other losses."""
+    is is not known of other losses: of those, one that stands still is."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     if not rates or len(evidence.losses) < _SHORT or rates[-1] > _RISING * median(rates):
         return False
     if learnt_nothing(evidence):
         return True
     level = guessing(evidence)
-    if level is None or late_loss(evidence.losses) < _KNOWS * level:
+    if level is None:
+        return _stands_still(evidence)
+    if late_loss(evidence.losses) < _KNOWS * level:
         return False
     return no_better(evidence)
+
+
+def _stands_still(evidence: Evidence) -> bool:
+    """One loss that one optimizer lowers, and which has come down by less than it varies. Neither
+    that of a policy, which rewards weigh, nor a distance to what another network says."""
+    calls, losses = evidence.inspection and evidence.inspection.calls, evidence.losses
+    if not calls or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
+        return False
+    behind = calls.behind(calls.calls[calls.losses[0]])[0]
+    layers = [calls.calls[index] for index in behind if calls.calls[index].name in LAYERS]
+    if is_weighed(calls) or not all(layer.requires_grad for layer in layers):
+        return False
+    quarter = losses[: len(losses) // 4]
+    return len(losses) >= LONG_ENOUGH and abs(median(quarter) - late_loss(losses)) < stdev(quarter)
 
 
 def learnt_nothing(evidence: Evidence) -> bool:
@@ -196,9 +214,10 @@ def far_lower(
     level: float | None = None,
 ) -> bool:
     """A smaller rate's late loss `smaller` is far below the run's own: the run missed a third of
-    the way down, or a fifth and ended twice as high, or climbed back up. A fifth is enough of the
-    rate that the user has `given`, where a schedule had raised it. What guessing costs, the
-    `level`, is where the way of a classification begins that began higher, and ended no lower."""
+    the way down, or a fifth and ended twice as high, or a tenth and ended still higher, or climbed
+    back up. A fifth is enough of the rate that the user has `given`, where a schedule had raised
+    it. What guessing costs, the `level`, is where the way of a classification begins that began
+    higher, and ended no lower."""
     late = late_loss(losses)
     if level is not None and losses[0] > late > level:
         return level - smaller >= _SHARE * level
@@ -209,7 +228,10 @@ def far_lower(
     lowest = climbed(losses)
     if lowest is not None and smaller < _LOWER * lowest and late > _LOWER * smaller:
         return True  # it stays where the run itself had been
-    share = _SHARE_OF_TWICE if late >= 2 * max(smaller, 0.0) else _SHARE
+    times = late / smaller if smaller > 0 else math.inf
+    share = _SHARE
+    if times >= 2:
+        share = _SHARE_OF_MANY if times >= _MANY_TIMES else _SHARE_OF_TWICE
     return late - smaller >= share * (losses[0] - smaller)
 
 

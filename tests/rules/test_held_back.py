@@ -82,6 +82,37 @@ def trained_before():
 
 def too_short():
     return recipe(lr=1e-4, steps=60)
+
+
+def ranking(lr, paid=False):
+    torch.manual_seed(0)
+    users, items = nn.Embedding(40, 8), nn.Embedding(60, 8)
+    model = nn.ModuleDict({"who": users, "what": items})
+    user = torch.randint(0, 40, (150, 64))
+    liked, other = user + 10, torch.randint(0, 60, (150, 64))
+    weights = torch.randn(150, 64)
+
+    def loss_fn(model, batch):
+        user, liked, other, weight = batch
+        better = (users(user) * (items(liked) - items(other))).sum(1)
+        if paid:  # as rewards weigh what a policy did
+            return -(weight * F.logsigmoid(better)).mean()
+        return -F.logsigmoid(better).mean()
+
+    return {"model": model, "loss_fn": loss_fn, "data": list(zip(user, liked, other, weights)),
+            "optimizer": torch.optim.Adam(model.parameters(), lr=lr), "max_steps": 150}
+
+
+def sick_ranking():
+    return ranking(1e-6)
+
+
+def well_ranked():
+    return ranking(1e-2)
+
+
+def paid():
+    return ranking(1e-6, paid=True)
 """
 
 
@@ -103,6 +134,10 @@ def lines(folder: Path, name: str) -> list[tuple[str, str, str]]:
         ("sick_decay", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
         ("sick_rate", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
         ("sick_rate_of_adam", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
+        (
+            "sick_ranking",
+            '"optimizer": torch.optim.Adam(model.parameters(), lr=lr), "max_steps": 150}',
+        ),
     ],
 )
 def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None:
@@ -110,7 +145,11 @@ def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["well_clipped", "random_labels", "long_warm_up", "too_short", "trained_before"]
+    "name",
+    [
+        *("well_clipped", "random_labels", "long_warm_up", "too_short", "trained_before"),
+        *("well_ranked", "paid"),
+    ],
 )
 def test_nothing_is_said_of_what_is_not_held_back(tmp_path: Path, name: str) -> None:
     assert "ND630" not in [code for code, _, _ in lines(tmp_path, name)]

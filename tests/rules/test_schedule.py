@@ -288,3 +288,18 @@ def test_a_loss_that_climbs_again(losses: list[float], level: bool) -> None:
     if lowest is not None:
         assert far_lower(losses, lowest)
         assert not far_lower(losses, losses[-1])
+
+
+@pytest.mark.parametrize(
+    ("late", "smaller", "told"),
+    [
+        (0.4, 0.2, False),  # twice as high, and a fifth of the way down
+        (0.4, 0.15, True),
+        (0.2, 0.05, True),  # four times as high, and a sixth of the way
+        (0.05, 0.01, False),  # five times as high, of what is left when all is learnt
+        (0.5, 0.3, False),
+    ],
+)
+def test_how_far_below_a_smaller_rate_must_end(late: float, smaller: float, told: bool) -> None:
+    losses = [1.25, *([late] * 150)]
+    assert far_lower(losses, smaller) is told
