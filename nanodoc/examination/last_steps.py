@@ -25,10 +25,10 @@ from nanodoc.examination.transitions import (
     TransitionsLook,
     exchanged,
     moved,
-    reads_next_states,
     transitions,
 )
 from nanodoc.examination.wanted_pairs import away, pairs_of
+from nanodoc.facts.bootstrapped import reads_next_states
 from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import EXAMINATION
 from nanodoc.facts.inspection import InspectionFacts

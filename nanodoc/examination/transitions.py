@@ -21,40 +21,19 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.bootstrapped import Bootstrapped, bootstrapped
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.bootstrapped import Bootstrapped, readers
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.policy import TransitionFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.frame_variables import names_in, users_frames
-from nanodoc.vocabulary.calls import LAYERS
 
 _FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
 _MOST_ROWS = 50_000  # of a list that are looked through
 _MOST_NUMBERS = 20_000_000  # that are copied
 _KNOWN = 0.9  # share of the next states that a column must hold to be theirs
-
-
-def reads_next_states(calls: StepCalls) -> Bootstrapped | None:
-    """The first regression whose target a network without a gradient has a part in, and whose
-    readers are known."""
-    for found in bootstrapped(calls):
-        if _readers(calls, found.value) and _readers(calls, found.predicted):
-            return found
-    return None
-
-
-def _readers(calls: StepCalls, argument: ArgumentFacts) -> list[CallFacts]:
-    """The first layers behind something: what they are given, no layer has made."""
-    behind = [calls.calls[index] for index in sorted(calls.behind(argument)[0])]
-    layers = [made for made in behind if made.name in LAYERS and made.arguments]
-    return [made for made in layers if not _is_made_by_layers(calls, made.arguments[0])]
-
-
-def _is_made_by_layers(calls: StepCalls, argument: ArgumentFacts) -> bool:
-    return any(calls.calls[index].name in LAYERS for index in calls.behind(argument)[0])
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]
@@ -77,8 +56,8 @@ class TransitionsLook(TorchFunctionMode):
     def __init__(self, calls: StepCalls, found: Bootstrapped, change: Change | None = None) -> None:
         super().__init__()
         self._change = change
-        self._after = {calls.among_its_name(made) for made in _readers(calls, found.value)}
-        self._before = {calls.among_its_name(made) for made in _readers(calls, found.predicted)}
+        self._after = {calls.among_its_name(made) for made in readers(calls, found.value)}
+        self._before = {calls.among_its_name(made) for made in readers(calls, found.predicted)}
         self._loss = calls.among_its_name(found.loss)
         self._at = 0 if not found.loss.arguments[0].requires_grad else 1
         self._seen: Counter[str] = Counter()

@@ -38,6 +38,25 @@ def bootstrapped(calls: StepCalls) -> Iterator[Bootstrapped]:
             yield Bootstrapped(loss, total, values[0], predicted)
 
 
+def reads_next_states(calls: StepCalls) -> Bootstrapped | None:
+    """The first of them for which it is known what the networks are given."""
+    for found in bootstrapped(calls):
+        if readers(calls, found.value) and readers(calls, found.predicted):
+            return found
+    return None
+
+
+def readers(calls: StepCalls, argument: ArgumentFacts) -> list[CallFacts]:
+    """The first layers behind something: what they are given, no layer has made."""
+    behind = [calls.calls[index] for index in sorted(calls.behind(argument)[0])]
+    layers = [made for made in behind if made.name in LAYERS and made.arguments]
+    return [made for made in layers if not _is_made_by_layers(calls, made.arguments[0])]
+
+
+def _is_made_by_layers(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    return any(calls.calls[index].name in LAYERS for index in calls.behind(argument)[0])
+
+
 def is_of_a_network(calls: StepCalls, argument: ArgumentFacts) -> bool:
     """A layer has a part in it."""
     made = calls.maker(argument)

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
-from nanodoc.facts.bootstrapped import bootstrapped, is_of_a_network
+from nanodoc.facts.bootstrapped import is_of_a_network, reads_next_states
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -47,13 +47,13 @@ _MANY = 24  # samples whose episode goes on: the more, the surer
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     seen = inspection.transitions if inspection is not None else None
-    if calls is None or seen is None or seen.going_on < _FEWEST:
+    found = reads_next_states(calls) if calls is not None else None
+    if calls is None or found is None or seen is None or seen.going_on < _FEWEST:
         return
     if seen.together and not seen.read_going_on and not seen.read_ending:
         return  # ND174 says that they read one value, all of them
     if seen.read_going_on > check.limit(evidence, "read") * seen.going_on:
         return
-    found = next(bootstrapped(calls))
     factor = _factor(calls, found.value)
     left_out = 1 - (seen.read_going_on + seen.read_ending) / (seen.going_on + seen.ending)
     yield learning_claim(

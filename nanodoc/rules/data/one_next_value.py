@@ -25,7 +25,7 @@ from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.bootstrapped import Bootstrapped, bootstrapped
+from nanodoc.facts.bootstrapped import Bootstrapped, reads_next_states
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -43,11 +43,11 @@ from nanodoc.vocabulary.calls import LAYERS
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     calls, inspection = calls_of(evidence), evidence.inspection
     seen = inspection.transitions if inspection is not None else None
-    if calls is None or seen is None:
+    found = reads_next_states(calls) if calls is not None else None
+    if calls is None or found is None or seen is None:
         return
     if seen.read_going_on or seen.read_ending or not seen.together:
         return
-    found = next(bootstrapped(calls))
     made = _joined(calls, found, seen.samples)
     yield learning_claim(
         rule,
