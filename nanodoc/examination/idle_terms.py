@@ -52,6 +52,8 @@ class TermsLook(TorchFunctionMode):
         self._events: list[tuple[str, Any]] = []
         self._stepped: list[tuple[int, torch.optim.Optimizer]] = []
         """With their places among the events."""
+        self._set: set[int] = set()
+        """Parameters with a gradient when their optimizer steps."""
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> TermsLook:
@@ -93,6 +95,8 @@ class TermsLook(TorchFunctionMode):
             self._events.append((_LOSS, terms))
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        with torch.no_grad():  # gradients may have been set by hand
+            self._set |= {id(p) for p in _parameters(optimizer) if _is_set(p)}
         self._events.append((_STEPPED, _held(optimizer)))
         self._stepped.append((len(self._events) - 1, optimizer))
 
@@ -137,23 +141,25 @@ class TermsLook(TorchFunctionMode):
                     waiting.append(following)
         return found if not waiting else set()
 
-    def idle(self) -> tuple[Key, set[int], set[int]] | None:
-        """(the call that made the first such term, what it reaches, what other terms of its loss
-        reach that is stepped with)"""
+    def idle(self) -> Iterator[tuple[Key, set[int], set[int]]]:
+        """(the call that made such a term, what it reaches, what other terms of its loss reach that
+        is stepped with); of terms whose parameters are all stepped with something else, and that
+        are no part of another loss which trains them."""
+        stepped = {p for kind, held in self._events if kind == _STEPPED for p in held}
+        at_work: set[Key | None] = set()
+        found = []
         for place, (kind, terms) in enumerate(self._events):
             if kind != _LOSS:
                 continue
             later = [*self._events[place + 1 :], *self._events[:place]]
             used = [{p for p in reached if _first(later, p) == _STEPPED} for _, reached in terms]
-            lost = [
-                bool(reached) and all(_first(later, p) == _CLEARED for p in reached)
-                for _, reached in terms
-            ]
+            at_work |= {key for (key, _), some in zip(terms, used, strict=True) if some}
             trained = set[int]().union(*used)
-            for (key, reached), is_lost in zip(terms, lost, strict=True):
-                if is_lost and trained and key is not None:
-                    return key, reached, trained
-        return None
+            for key, reached in terms:
+                lost = reached <= stepped and all(_first(later, p) == _CLEARED for p in reached)
+                if reached and lost and trained and key is not None:
+                    found.append((key, reached, trained))
+        return (one for one in found if one[0] not in at_work)
 
     def untrained(self) -> tuple[Key, list[int], int] | None:
         """(the call that made the loss which an optimizer steps with, parameters of that optimizer
@@ -169,16 +175,31 @@ class TermsLook(TorchFunctionMode):
         }
         for place, optimizer in self._stepped:
             held = _held(optimizer)
-            lost = [p for p in held if ends.get(p) == {_CLEARED}]
-            trained = sum(_STEPPED in ends.get(p, ()) for p in held)
-            losses = [terms for kind, terms in self._events[:place] if kind == _LOSS]
-            if lost and trained and losses and losses[-1] and losses[-1][0][0] is not None:
-                return losses[-1][0][0], lost, trained
+            lost = [p for p in held - self._set if ends.get(p) == {_CLEARED}]
+            trained = {p for p in held if _STEPPED in ends.get(p, ())}
+            made = [
+                key
+                for kind, terms in self._events[:place]
+                for key, reached in (terms if kind == _LOSS else ())
+                if key is not None and reached & trained
+            ]
+            if lost and made:
+                return made[-1], lost, len(trained)
         return None
 
 
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
 def _held(optimizer: torch.optim.Optimizer) -> set[int]:
-    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {id(p) for p in _parameters(optimizer)}
+
+
+def _is_set(parameter: torch.Tensor) -> bool:
+    gradient = parameter.grad
+    return gradient is not None and bool(gradient.detach().any())
 
 
 def _first(events: Sequence[tuple[str, Any]], parameter: int) -> str | None:
@@ -187,23 +208,23 @@ def _first(events: Sequence[tuple[str, Any]], parameter: int) -> str | None:
 
 
 def idle_term(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> IdleTermFacts | None:
-    """The first term that trains nothing, by the calls of the step. `named` are the parameters'
-    names by identity."""
-    found = look.idle()
-    if found is None:
-        return None
-    key, reached, trained = found
-    made = next((c for c in calls.calls if calls.among_its_name(c) == key), None)
-    if made is None:
-        return None
-    wanted = {named[p] for p in trained if p in named}
-    return IdleTermFacts(
-        call=made.index,
-        reaches=len(reached),
-        reached=next((named[p] for p in reached if p in named), None),
-        trained=len(trained),
-        cut=_cut(calls, made, wanted),
-    )
+    """The first term that trains nothing and is made of what is trained beside it, by the calls of
+    the step. `named` are the parameters' names by identity. A term that is made of nothing of that
+    may be half of a distance which is written once for two optimizers."""
+    for key, reached, trained in look.idle():
+        made = next((c for c in calls.calls if calls.among_its_name(c) == key), None)
+        if made is None:
+            continue
+        cut = _cut(calls, made, {named[p] for p in trained if p in named})
+        if cut is not None:
+            return IdleTermFacts(
+                call=made.index,
+                reaches=len(reached),
+                reached=next((named[p] for p in reached if p in named), None),
+                trained=len(trained),
+                cut=cut,
+            )
+    return None
 
 
 def untrained(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> UntrainedFacts | None:

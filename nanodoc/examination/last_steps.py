@@ -25,6 +25,7 @@ from nanodoc.examination.transitions import (
     TransitionsLook,
     exchanged,
     moved,
+    together,
     transitions,
 )
 from nanodoc.examination.wanted_pairs import away, pairs_of
@@ -32,6 +33,7 @@ from nanodoc.facts.bootstrapped import reads_next_states
 from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
 from nanodoc.facts.evidence import EXAMINATION
 from nanodoc.facts.inspection import InspectionFacts
+from nanodoc.facts.policy import TransitionFacts
 from nanodoc.facts.source import SourceSpan
 from nanodoc.looks.scheduler import Look, Looks, Place, Stage
 from nanodoc.measure.values import ValueProbe
@@ -207,10 +209,15 @@ class LastSteps:
     def _transitions(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         found = reads_next_states(calls)
         assert found is not None
-        looks = [TransitionsLook(calls, found, change) for change in (None, exchanged, moved)]
-        for look in looks:
-            self._inspector.look(self._last, look)
-        return {"transitions": transitions(*looks)}
+        seen: TransitionFacts | None = None
+        for start in self._starts(place):
+            looks = [TransitionsLook(calls, found, change) for change in (None, exchanged, moved)]
+            for look in looks:
+                self._inspector.look(start, look)
+            seen = together(seen, transitions(*looks))
+            if seen is None or seen.read_going_on or seen.read_ending:
+                break  # few batches hold the end of an episode
+        return {"transitions": seen}
 
     def _pushed(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         climbs = self._inspector.maximised()

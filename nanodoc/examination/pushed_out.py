@@ -11,8 +11,10 @@ Source: Schulman et al. 2017, Proximal policy optimization algorithms, equation 
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from nanodoc.trace.calls import plain_name
 from nanodoc.vocabulary.calls import OF_TWO
 
 _CLAMP = "clamp"
+_STACKING = ("stack", "cat")
 _LEARNS = "clamp of what has a gradient"
 Bounds = tuple[float, float]
 
@@ -51,6 +54,8 @@ def _sides(calls: StepCalls, choice: CallFacts) -> list[set[int]]:
     """What each of the two values was made of: they are arguments, or were stacked."""
     made = choice
     if len(made.arguments) == 1 and (stacked := calls.maker(made.arguments[0])) is not None:
+        if stacked.name not in _STACKING:
+            return []
         made = stacked
     return [calls.behind(argument)[0] for argument in made.arguments]
 
@@ -74,6 +79,7 @@ class PushedOutLook(TorchFunctionMode):
         self.bounds: dict[int, Bounds] = {}
         found = list(bounded(calls))
         self._choices = {place: choice for place, _, choice in found}
+        self._chosen = {calls.among_its_name(choice): place for place, _, choice in found}
         self._made = {
             calls.among_its_name(made): moved[place]
             for place, clamp, _ in found
@@ -81,7 +87,23 @@ class PushedOutLook(TorchFunctionMode):
         }
         self._maximised = maximised
         self._seen: Counter[str] = Counter()
-        self._values: list[tuple[torch.Tensor, Bounds, CallFacts]] = []
+        self._values: dict[int, torch.Tensor] = {}
+        """What is clamped, by the clamp's place,"""
+        self._taken: dict[int, torch.Tensor] = {}
+        """and what is taken of the two terms, if it has one value for each of these;"""
+        self._falls: dict[int, torch.Tensor] = {}
+        """the gradient that the step's own backward has of that,"""
+        self._slopes: dict[int, torch.Tensor] = {}
+        """and how that changes with the value."""
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        with torch.no_grad(), DisableTorchFunction():
+            for place in self._falls.keys() & self._slopes.keys():
+                slope = self._falls[place] * self._slopes[place]
+                self.facts = self.facts or self._told(place, slope)
+        for kept in (self._values, self._taken, self._falls, self._slopes):
+            kept.clear()
 
     @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,45 +114,49 @@ class PushedOutLook(TorchFunctionMode):
         if name == _CLAMP and isinstance(value, torch.Tensor) and value.requires_grad:
             self._note(value, args, kwargs)
         out = call(func, *args, **kwargs)
-        beyond = self._made.get((name, self._seen[name]))
+        key = (name, self._seen[name])
         self._seen[name] += 1
+        if key in self._chosen:
+            self._note_taken(self._chosen[key], out)
+        beyond = self._made.get(key)
         return out if beyond is None else _beyond(out, *beyond)
 
     def _note(self, value: torch.Tensor, args: Any, kwargs: Any) -> None:
         place, self._seen[_LEARNS] = self._seen[_LEARNS], self._seen[_LEARNS] + 1
         least = kwargs.get("min", args[1] if len(args) > 1 else None)
         most = kwargs.get("max", args[2] if len(args) > 2 else None)
-        choice = self._choices.get(place)
-        if (
-            choice is not None
-            and isinstance(least, (int, float))
-            and isinstance(most, (int, float))
-        ):
+        numbers = isinstance(least, (int, float)) and isinstance(most, (int, float))
+        if place in self._choices and numbers:
             self.bounds[place] = (least, most)
-            self._values.append((value, (least, most), choice))
+            self._values[place] = value
+
+    def _note_taken(self, place: int, out: Any) -> None:
+        taken = out[0] if isinstance(out, tuple) else out
+        value = self._values.get(place)
+        if value is not None and taken.shape == value.shape and taken.requires_grad:
+            self._taken[place] = taken
 
     def on_loss(self, loss: torch.Tensor) -> None:
         """`loss` is about to be differentiated."""
-        if self.facts is not None or not self._values:
-            return
         with DisableTorchFunction(), torch.enable_grad():
-            try:
-                slopes = torch.autograd.grad(
-                    loss,
-                    [value for value, *_ in self._values],
-                    retain_graph=True,
-                    allow_unused=True,
-                )
-            except RuntimeError:  # a graph that cannot be walked twice
-                return
-            for (value, bounds, choice), slope in zip(self._values, slopes, strict=True):
-                if slope is not None and self.facts is None:
-                    self.facts = self._told(value.detach(), bounds, choice, slope)
+            for place, taken in self._taken.items():
+                if place in self._slopes:
+                    continue
+                with contextlib.suppress(RuntimeError):  # a graph that cannot be walked twice
+                    (slope,) = torch.autograd.grad(
+                        taken.sum(), self._values[place], retain_graph=True, allow_unused=True
+                    )
+                    if slope is not None:
+                        self._slopes[place] = slope
+                        # a loss may be differentiated with a gradient of its own, such as -1
+                        taken.register_hook(partial(self._differentiated, place))
 
-    def _told(
-        self, value: torch.Tensor, bounds: Bounds, choice: CallFacts, slope: torch.Tensor
-    ) -> PushedFacts | None:
-        least, most = bounds
+    def _differentiated(self, place: int, gradient: torch.Tensor) -> None:
+        self._falls.setdefault(place, gradient.detach())
+
+    def _told(self, place: int, slope: torch.Tensor) -> PushedFacts | None:
+        value, choice = self._values[place].detach(), self._choices[place]
+        least, most = self.bounds[place]
         up = slope if self._maximised else -slope  # where a step takes the value
         above, below = value > most, value < least
         pushed = (above & (up > 0)) | (below & (up < 0))

@@ -17,6 +17,7 @@ import numbers
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -60,6 +61,10 @@ class ReturnsLook(TorchFunctionMode):
         self.facts: ReturnFacts | None = None
         self._maximised = maximised
         self._log_probs: list[torch.Tensor] = []
+        self._draws: dict[int, tuple[Any, list[Any]]] = {}
+        """What each distribution was asked to draw, by its identity."""
+        self._later: list[bool] = []
+        """Of each log-probability: it is that of a draw before which there was another one."""
         self._asked: deque[tuple[list[float], list[float]]] = deque(maxlen=_MOST_LISTS)
         """What a critic is to say, and how much more that is than what it says."""
         self._weightless: dict[int, Any] = {}
@@ -73,19 +78,32 @@ class ReturnsLook(TorchFunctionMode):
     def __enter__(self) -> ReturnsLook:
         super().__enter__()
         for kind in _kinds(Distribution):
-            if isinstance(vars(kind).get("log_prob"), FunctionType):
-                with contextlib.suppress(Exception):  # a class that refuses
-                    self._watch(kind)
+            for name, watched in (("log_prob", self._log_prob), ("sample", self._sample)):
+                if isinstance(original := vars(kind).get(name), FunctionType):
+                    with contextlib.suppress(Exception):  # a class that refuses
+                        setattr(kind, name, watched(original))
+                        self._undo.append(partial(setattr, kind, name, original))
         return self
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
         while self._undo:
             self._undo.pop()()
-        self._log_probs, self._weightless = [], {}
+        self._log_probs, self._weightless, self._draws = [], {}, {}
 
-    def _watch(self, kind: Any) -> None:
-        original, look = vars(kind)["log_prob"], self
+    def _sample(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        look = self
+
+        def sample(*args: Any, **kwargs: Any) -> Any:
+            value = original(*args, **kwargs)
+            if args:
+                look._draws.setdefault(id(args[0]), (args[0], []))[1].append(value)
+            return value
+
+        return sample
+
+    def _log_prob(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        look = self
 
         def log_prob(*args: Any, **kwargs: Any) -> Any:
             before = len(look._log_probs)
@@ -93,18 +111,15 @@ class ReturnsLook(TorchFunctionMode):
             if isinstance(value, torch.Tensor) and value.requires_grad:
                 # not those of the distributions that this one is made of
                 look._log_probs[before:] = [value]
+                _, draws = look._draws.get(id(args[0]), (None, []))
+                look._later[before:] = [any(args[-1] is draw for draw in draws[1:])]
                 if look._asked_at is None:
                     own, caller = calling_places(2)
                     look._asked_at = caller or own
                 look._weightless[id(value)] = value
             return value
 
-        kind.log_prob = log_prob
-
-        def put_back() -> None:
-            kind.log_prob = original
-
-        self._undo.append(put_back)
+        return log_prob
 
     @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,6 +202,8 @@ class ReturnsLook(TorchFunctionMode):
             rising=order.rising,
             summed_at=at,
             weighted_at=self._weighted_at,
+            redrawn=sum(self._later),
+            asked_at=resolved(self._asked_at),
         )
 
     def _weights(self, loss: torch.Tensor) -> list[float]:

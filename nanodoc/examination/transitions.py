@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.bootstrapped import Bootstrapped, readers
+from nanodoc.facts.bootstrapped import Bootstrapped, joined, readers
 from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.policy import TransitionFacts
 from nanodoc.instrument.originals import call, of_function_mode
@@ -58,6 +58,9 @@ class TransitionsLook(TorchFunctionMode):
         self._change = change
         self._after = {calls.among_its_name(made) for made in readers(calls, found.value)}
         self._before = {calls.among_its_name(made) for made in readers(calls, found.predicted)}
+        self._joined = {
+            (*calls.among_its_name(made), at) for made, at in joined(calls, found.value)
+        }
         self._loss = calls.among_its_name(found.loss)
         self._at = 0 if not found.loss.arguments[0].requires_grad else 1
         self._seen: Counter[str] = Counter()
@@ -80,6 +83,12 @@ class TransitionsLook(TorchFunctionMode):
             self.next_states = args[0].detach()
             if self._change is not None:
                 args = (self._change(args[0]), *args[1:])
+        elif self._change is not None and name == "cat" and isinstance(args[0], (list, tuple)):
+            parts = [
+                self._change(part) if (*key, at) in self._joined else part
+                for at, part in enumerate(args[0])
+            ]
+            args = (parts, *args[1:])
         elif key == self._loss and len(args) > self._at:
             self.targets = args[self._at].detach().clone()
             if self._change is None and self.next_states is not None:
@@ -118,6 +127,22 @@ def transitions(
         ending=len(ending),
         read_ending=sum(ending),
         together=2 * _changed(targets, moved.targets) > count,
+    )
+
+
+def together(
+    before: TransitionFacts | None, facts: TransitionFacts | None
+) -> TransitionFacts | None:
+    """Those of several batches."""
+    if before is None or facts is None:
+        return facts or before
+    return TransitionFacts(
+        samples=before.samples + facts.samples,
+        going_on=before.going_on + facts.going_on,
+        read_going_on=before.read_going_on + facts.read_going_on,
+        ending=before.ending + facts.ending,
+        read_ending=before.read_ending + facts.read_ending,
+        together=before.together and facts.together,
     )
 
 

@@ -53,6 +53,20 @@ def readers(calls: StepCalls, argument: ArgumentFacts) -> list[CallFacts]:
     return [made for made in layers if not _is_made_by_layers(calls, made.arguments[0])]
 
 
+def joined(calls: StepCalls, argument: ArgumentFacts) -> list[tuple[CallFacts, int]]:
+    """(the call, the place among its arguments) of what is joined there with what a layer has made,
+    on its way to another layer: the states that a critic is given beside an actor's actions."""
+    behind = calls.behind(argument)[0]
+    layers = [calls.calls[index] for index in behind if calls.calls[index].name in LAYERS]
+    before = set[int]().union(*(calls.behind(layer)[0] - {layer.index} for layer in layers))
+    found = []
+    for made in (calls.calls[index] for index in sorted(before)):
+        of_layers = [_is_made_by_layers(calls, a) for a in made.arguments]
+        if made.name == "cat" and any(of_layers):
+            found += [(made, at) for at, is_of_layer in enumerate(of_layers) if not is_of_layer]
+    return found
+
+
 def _is_made_by_layers(calls: StepCalls, argument: ArgumentFacts) -> bool:
     return any(calls.calls[index].name in LAYERS for index in calls.behind(argument)[0])
 

@@ -93,7 +93,7 @@ class IdleTermFacts:
     """and the name of one of them."""
     trained: int
     """How many parameters are stepped with gradients of the loss's other terms."""
-    cut: int | None
+    cut: int
     """The position of the call that ends its gradients on the way to these."""
 
 

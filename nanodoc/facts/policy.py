@@ -28,6 +28,11 @@ class ReturnFacts:
     """The line that makes the order: the loop's, or the one that stores its sums."""
     weighted_at: SourceSpan | None = None
     """The line that multiplies a log-probability with its weight."""
+    redrawn: int = 0
+    """How many of the log-probabilities are those of a draw before which its distribution had drawn
+    another one."""
+    asked_at: SourceSpan | None = None
+    """The line that asks for the first of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,10 @@ CODE = "ND675"
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def codes(loss_of: Loss, *, rate: float = 0.02, maximize: bool = False) -> set[str]:
+def codes(
+    loss_of: Loss, *, rate: float = 0.02, maximize: bool = False, start: float = 1.0
+) -> set[str]:
+    """`start` is what backward is given."""
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(5, 32), nn.Tanh(), nn.Linear(32, 4))
     seen = torch.randn(256, 5)
@@ -29,14 +32,20 @@ def codes(loss_of: Loss, *, rate: float = 0.02, maximize: bool = False) -> set[s
     gain = seen.gather(1, acts[:, None])[:, 0]
     gain = (gain - gain.mean()) / gain.std()
 
-    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+    optimizer = torch.optim.SGD(policy.parameters(), rate, maximize=maximize)
+
+    def train_step(model: Any, batch: Any) -> torch.Tensor:
         state, act, old, gained = batch
-        return loss_of((Categorical(logits=model(state)).log_prob(act) - old).exp(), gained)
+        loss = loss_of((Categorical(logits=model(state)).log_prob(act) - old).exp(), gained)
+        optimizer.zero_grad()
+        loss.backward(torch.tensor(start))
+        optimizer.step()
+        return loss
 
     recipe = Recipe(
         model=policy,
-        loss_fn=loss_fn,
-        optimizer=torch.optim.SGD(policy.parameters(), rate, maximize=maximize),
+        train_step=train_step,
+        optimizer=optimizer,
         data=[(seen[i], acts[i], before[i], gain[i]) for i in torch.arange(256).split(32)] * 3,
     )
     return {finding.code for finding in diagnose(recipe, 24)}
@@ -67,6 +76,11 @@ def with_divergence(ratio: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
     return -smaller(ratio, gain) + (ratio - 1 - ratio.log()).mean()
 
 
+def with_another_weight(ratio: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    """A cost that the bounds have no part in, as in constrained policies."""
+    return -smaller(ratio, gain) + 0.5 * (ratio * gain.flip(0)).mean()
+
+
 def without_a_choice(ratio: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
     return -(gain * ratio).mean() - 0.1 * ratio.clamp(0.8, 1.2).mean()
 
@@ -77,6 +91,7 @@ HEALTHY: dict[str, Loss] = {
     "larger loss": larger_loss,
     "a bound for losses": with_a_bound_for_losses,
     "with a divergence": with_divergence,
+    "another weight": with_another_weight,
     "no choice": without_a_choice,
 }
 SICK: dict[str, Loss] = {
@@ -103,3 +118,8 @@ def test_the_bold_one_is_told(way: str, rate: float) -> None:
 def test_an_optimizer_that_climbs() -> None:
     assert CODE not in codes(smaller, maximize=True)
     assert CODE in codes(larger, maximize=True)
+
+
+def test_a_backward_with_a_gradient_of_its_own() -> None:
+    assert CODE not in codes(smaller, start=-1.0)
+    assert CODE in codes(larger, start=-1.0)

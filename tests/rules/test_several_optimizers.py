@@ -69,7 +69,7 @@ def actor_and_critic(way: str) -> dict[str, str]:
     def train_step(model: Any, batch: Any) -> torch.Tensor:
         state, done, paid = batch
         loss = F.mse_loss(critic(torch.cat([state, done], 1)), paid)
-        if way != "together":
+        if way not in ("together", "in turn"):
             judging.zero_grad()
             loss.backward()
             judging.step()
@@ -80,6 +80,14 @@ def actor_and_critic(way: str) -> dict[str, str]:
         if way == "detached":
             judged = action.detach()
         pleased = critic(torch.cat([state, judged], 1))
+        if way == "one distance":  # its other half is trained by the other optimizer
+            pleased = pleased + critic(torch.cat([state, done], 1)).mean()
+        if way == "in turn":  # each optimizer steps in every other iteration
+            acting.zero_grad()
+            judging.zero_grad()
+            (loss + (0.1 * chances.log_prob(action.detach())).mean()).backward()
+            (acting if state[0, 0] > 0 else judging).step()
+            return loss
         if way == "together":
             acting.zero_grad()
             judging.zero_grad()
@@ -113,7 +121,6 @@ def actor_and_critic(way: str) -> dict[str, str]:
     [
         ("sample", "action = chances.sample() if"),
         ("detached", "judged = action.detach()"),
-        ("kept action", "pleased = critic("),
     ],
 )
 def test_a_term_that_trains_nothing(way: str, line: str) -> None:
@@ -121,7 +128,9 @@ def test_a_term_that_trains_nothing(way: str, line: str) -> None:
     assert line in found[IDLE]
 
 
-@pytest.mark.parametrize("way", ["rsample", "together", "cleared by hand"])
+@pytest.mark.parametrize(
+    "way", ["rsample", "together", "cleared by hand", "kept action", "one distance", "in turn"]
+)
 def test_terms_that_are_trained_on(way: str) -> None:
     assert IDLE not in actor_and_critic(way)
 
@@ -140,13 +149,23 @@ def two_critics(way: str) -> dict[str, str]:
         state, done, paid = batch
         one, other = (critic(torch.cat([state, done], 1)) for critic in critics)
         loss = F.mse_loss(one, paid)
-        if way != "one":
+        if way not in ("one", "by hand"):
             loss = loss + F.mse_loss(other, paid)
-        judging.zero_grad()
-        loss.backward()
-        judging.step()
+        if way != "by hand":
+            judging.zero_grad()
+            loss.backward()
+            judging.step()
         if way == "seldom" and steps % 2:
             return loss
+        if way == "by hand":  # gradients that are kept, cleared and put back
+            judging.zero_grad()
+            F.mse_loss(critics[1](torch.cat([state, done], 1)), paid).backward()
+            kept = [p.grad.clone() for p in critics[1].parameters() if p.grad is not None]
+            judging.zero_grad()
+            F.mse_loss(critics[0](torch.cat([state, done], 1)), paid).backward()
+            for p, gradient in zip(critics[1].parameters(), kept, strict=True):
+                p.grad = gradient
+            judging.step()
         pair = torch.cat([state, actor(state)], 1)
         acting.zero_grad()
         if way == "in turn":
@@ -172,6 +191,6 @@ def test_a_critic_that_no_loss_trains() -> None:
     assert "F.mse_loss(one, paid)" in two_critics("one")[UNTRAINED]
 
 
-@pytest.mark.parametrize("way", ["both", "seldom", "in turn"])
+@pytest.mark.parametrize("way", ["both", "seldom", "in turn", "by hand"])
 def test_critics_that_are_trained(way: str) -> None:
     assert UNTRAINED not in two_critics(way)

@@ -3,7 +3,7 @@ Regressions whose target is a reward plus a network's value of the next state, a
 for critics. The last step is run again with the next states of other samples, which tells the
 targets that read them. A sample's episode goes on if its next state is, value by value, another
 sample's state: in the batch, or in what the code keeps of earlier steps. Reported if the targets of
-samples whose episode goes on do not read the next state.
+samples whose episode goes on do not read the next state, and some of the others do.
 
 ## Why it matters
 While an episode continues, nothing is learned about the future, and where it ended, the value of a
@@ -50,8 +50,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = reads_next_states(calls) if calls is not None else None
     if calls is None or found is None or seen is None or seen.going_on < _FEWEST:
         return
-    if seen.together and not seen.read_going_on and not seen.read_ending:
-        return  # ND174 says that they read one value, all of them
+    if not seen.read_ending:
+        return  # a discount of 0, episodes of one step, or one value for all
     if seen.read_going_on > check.limit(evidence, "read") * seen.going_on:
         return
     factor = _factor(calls, found.value)
@@ -64,14 +64,11 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         f"{seen.going_on} samples whose next state is another sample's state, "
         f"{seen.read_going_on or 'none'} "
         f"{'has a target that changes' if seen.read_going_on < 2 else 'have targets that change'} "
-        "with it"
-        + (f"; of {seen.ending} others, {seen.read_ending}" if seen.read_ending else "")
-        + ". That value should be left out only where an episode has ended.",
+        f"with it; of {seen.ending} others, {seen.read_ending}. That value should be left out only "
+        "where an episode has ended.",
         culprit=at_call(factor or found.total, evidence),
         step=len(evidence.losses) - 1,
-        weight=confidence(
-            0.8, 0.5 if seen.read_ending else 0.0, 0.3 if seen.going_on >= _MANY else 0.0
-        ),
+        weight=confidence(0.9, 0.3 if seen.going_on >= _MANY else 0.0),
         notes=[
             ("go on, and read the next state", f"{seen.read_going_on} of {seen.going_on}"),
             ("others that read it", f"{seen.read_ending} of {seen.ending}"),

@@ -42,6 +42,7 @@ from nanodoc.rules.learning import (
     not_log_probabilities,
     optimizer_made_nan,
     optimizer_state_lost,
+    other_draw,
     penalty_per_pixel,
     plateau_mode,
     poor_initialisation,
@@ -150,5 +151,6 @@ RULES = tuple(
         pulled_apart,
         idle_term,
         untrained,
+        other_draw,
     )
 )

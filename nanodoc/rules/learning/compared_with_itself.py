@@ -122,9 +122,17 @@ def _ratio(calls: StepCalls, difference: CallFacts) -> CallFacts | None:
             continue
         for one, other in (call.arguments, call.arguments[::-1]):
             ratio = next((r for r in ratios if calls.origin(one) == r), None)
-            if ratio is not None and not other.requires_grad and not _passes(calls, other):
+            if ratio is not None and not other.requires_grad and _is_older(calls, other):
                 return ratio
     return None
+
+
+def _is_older(calls: StepCalls, weights: ArgumentFacts) -> bool:
+    """All that it is made of was there before the step: where the step itself makes the data, a
+    ratio of 1 is right."""
+    return not _passes(calls, weights) and all(
+        calls.calls[index].arguments for index in calls.behind(weights)[0]
+    )
 
 
 def _size(call: CallFacts) -> int:

@@ -1,12 +1,13 @@
 """## What it checks
 Each additive term of each loss of the last step, in trainings with several optimizers: the
 parameters that its gradients come to, and what becomes of these gradients. Reported if all of them
-are cleared before an optimizer steps with them, while other terms of the same loss are trained on.
+are cleared before an optimizer steps with them, while other terms of the same loss are trained on,
+and if a call ends the gradients on the term's way to what these train.
 
 ## Why it matters
 The term is a number that is added, and nothing more. An actor that is to please a critic learns
-nothing of it if its action was drawn by `sample()`, which ends the gradients, or was taken from the
-memory: they come to the critic alone, whose own loss clears them.
+nothing of it if its action was drawn by `sample()`, which ends the gradients: they come to the
+critic alone, whose own loss clears them.
 
 ## Example
     action = torch.distributions.Normal(mean, std).sample()
@@ -44,27 +45,23 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if calls is None or seen is None:
         return
     term = calls.calls[seen.call]
-    cut = calls.calls[seen.cut] if seen.cut is not None else None
+    cut = calls.calls[seen.cut]
     where = term.site.place if term.site is not None else term.name
     reached = f"{seen.reaches} parameters"
     if seen.reached is not None:
         reached = seen.reached + (f" and {seen.reaches - 1} more" if seen.reaches > 1 else "")
     yield learning_claim(
         rule,
-        location_key((cut or term).site) or ("idle", term.index),
-        title=f"a term of the loss trains nothing: its gradients end at {cut.name}"
-        if cut is not None
-        else "a term of the loss trains nothing",
+        location_key(cut.site) or ("idle", term.index),
+        title=f"a term of the loss trains nothing: its gradients end at {cut.name}",
         explanation=f"The term made by {term.name} at {where} has gradients for {reached}, and "
         "these are cleared before an optimizer steps with them. The optimizer that steps next "
-        f"trains {seen.trained} others, which the rest of the loss reaches and this term does not"
-        + (f": {cut.name} gives on no gradient." if cut is not None else "."),
-        culprit=at_call(cut or term, evidence),
+        f"trains {seen.trained} others, which the rest of the loss reaches and this term does not: "
+        f"{cut.name} gives on no gradient.",
+        culprit=at_call(cut, evidence),
         step=len(evidence.losses) - 1,
-        weight=confidence(0.85, 0.3 if cut is not None else 0.0),
+        weight=confidence(0.9),
         notes=[("the term", f"{term.name} at {where}"), ("reaches", reached)],
-        fix="let the gradients through there: rsample() for a draw, no detach() and no no_grad()"
-        if cut is not None
-        else "compute the term from what this optimizer trains, or leave it out",
+        fix="let the gradients through there: rsample() for a draw, no detach() and no no_grad()",
         standing=WIRED,
     )
