@@ -187,6 +187,12 @@ class Inspector:
         groups = [group for o in self._runner.recipe.optimizers for group in o.param_groups]
         return any(group.get("maximize") for group in groups)
 
+    def climbs_and_falls(self) -> bool:
+        """One optimizer goes up the gradient, and another one down: which of them moves what is not
+        told."""
+        groups = [group for o in self._runner.recipe.optimizers for group in o.param_groups]
+        return len({bool(group.get("maximize")) for group in groups}) > 1
+
     def look(
         self,
         last: StepState,

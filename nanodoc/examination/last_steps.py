@@ -107,7 +107,7 @@ class LastSteps:
         # many flags of ends are kept the wrong way round, or used so
         self._add(looks, "next states", 0.4, 3, reads_next_states, self._transitions)
         # few bounds stand in a choice between both; of those, some take the wrong one of the two
-        self._add(looks, "values beyond their bounds", 0.3, 2, _is_bounded, self._pushed)
+        self._add(looks, "values beyond their bounds", 0.3, 2, self._is_bounded, self._pushed)
         # one loss call more each: it says whether anything was learnt
         self._add(looks, "targets of other samples", 0.3, 1, _has_targets, self._pairings)
         # few trainings hide a part of their inputs; of those that do, some have the mask inverted
@@ -166,7 +166,8 @@ class LastSteps:
 
     def _asks_policy(self, calls: StepCalls) -> bool:
         """The step asks a distribution for log-probabilities."""
-        return any(_LOG_PROB in c.location.code for c in calls.calls if c.location)
+        asked = any(_LOG_PROB in c.location.code for c in calls.calls if c.location)
+        return asked and not self._inspector.climbs_and_falls()
 
     def _returns(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         for start in self._starts(place):
@@ -218,6 +219,9 @@ class LastSteps:
             if seen is None or seen.read_going_on or seen.read_ending:
                 break  # few batches hold the end of an episode
         return {"transitions": seen}
+
+    def _is_bounded(self, calls: StepCalls) -> bool:
+        return any(True for _ in bounded(calls)) and not self._inspector.climbs_and_falls()
 
     def _pushed(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         climbs = self._inspector.maximised()
@@ -302,10 +306,6 @@ class LastSteps:
                 inside = call.called_from is not None and call.module
                 return self._build.module_made_at(call.module) if inside and call.module else None
         return None
-
-
-def _is_bounded(calls: StepCalls) -> bool:
-    return any(True for _ in bounded(calls))
 
 
 def _has_targets(calls: StepCalls) -> bool:

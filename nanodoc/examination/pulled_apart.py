@@ -1,9 +1,10 @@
 """Parameters that two optimizers hold, whose losses pull them in opposite directions.
 
 A step is run again, and the gradients are compared that the shared parameters have when either
-optimizer steps. Losses that share a trunk on purpose have gradients that are hardly related: their
-cosine is near 0. A discriminator that the generator's optimizer holds, too, and a critic that the
-actor's optimizer holds, are pulled back by it in every step: there it is near -1.
+optimizer steps. A discriminator that the generator's optimizer holds, too, and a critic that the
+actor's optimizer holds, are pulled back by it in every step: their cosine is near -1. Where tasks
+share a trunk, each with a head of its own, it may be as low when they have come to a compromise. So
+only parameters are asked that are all that one of the two optimizers holds.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ def shared_by_two(
     optimizers: Sequence[torch.optim.Optimizer],
 ) -> tuple[int, int, list[torch.Tensor]] | None:
     """(place of one optimizer, place of the other, the parameters that both hold) of the pair with
-    most of them; None where no parameter is in two."""
+    most of them, where these are all that one of both holds; None where there is none such."""
     held = [{id(p): p for g in o.param_groups for p in g["params"]} for o in optimizers]
     pairs = [
         (i, j, [p for key, p in held[i].items() if key in held[j]])
         for i, j in combinations(range(len(held)), 2)
     ]
+    pairs = [(i, j, both) for i, j, both in pairs if len(both) == min(len(held[i]), len(held[j]))]
     most = max(pairs, key=lambda pair: len(pair[2]), default=None)
     return most if most is not None and most[2] else None
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.frame_variables import names_in, users_frames
+from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 from nanodoc.trace.spans import Place, calling_places, resolved
 from nanodoc.vocabulary.calls import REGRESSION, RESHAPING
 
@@ -269,10 +269,8 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
     for frame in frames:
         for name, value in names_in(frame).items():
             yield name, value
-            inner = getattr(value, "__dict__", None)
-            if isinstance(inner, dict) and not isinstance(value, (type, ModuleType)):
-                for key, part in list(inner.items()):
-                    yield f"{name}.{key}", part
+            for key, part in attributes_of(value).items():
+                yield f"{name}.{key}", part
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:

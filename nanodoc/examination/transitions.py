@@ -14,7 +14,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from nanodoc.facts.policy import TransitionFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.frame_variables import names_in, users_frames
+from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 
 _FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
@@ -177,12 +177,11 @@ def _kept_states(after: torch.Tensor, frames: Iterator[FrameType]) -> set[bytes]
 
 def _variables(frame: FrameType) -> Iterator[Any]:
     for value in names_in(frame).values():
-        if not isinstance(value, (type, ModuleType, torch.nn.Module, FrameType)):
-            yield value
-            inner = getattr(value, "__dict__", None)
-            if type(inner) is dict:
-                yield inner  # arrays side by side
-                yield from list(inner.values())
+        yield value
+        if not isinstance(value, torch.nn.Module):
+            inner = attributes_of(value)
+            yield inner  # arrays side by side
+            yield from inner.values()
 
 
 def _columns(value: Any, wanted: torch.Tensor) -> Iterator[torch.Tensor]:

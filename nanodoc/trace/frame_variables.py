@@ -10,7 +10,8 @@ import ctypes
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType
+from contextlib import suppress
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from nanodoc.trace.files import USER, frame_kind
@@ -139,3 +140,14 @@ def _variables() -> int:
 
 
 _VARIABLES = _variables()
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """What an object has in its `__dict__`; nothing of classes and modules, and of objects that
+    refuse: a proxy resolves what it stands for, and may raise."""
+    if isinstance(value, (type, ModuleType)):
+        return {}
+    with suppress(Exception):
+        inner = getattr(value, "__dict__", None)
+        return dict(inner) if type(inner) is dict else {}
+    return {}
