@@ -137,7 +137,7 @@ def together(
     if before is None or facts is None:
         return facts or before
     return TransitionFacts(
-        samples=before.samples + facts.samples,
+        samples=before.samples,
         going_on=before.going_on + facts.going_on,
         read_going_on=before.read_going_on + facts.read_going_on,
         ending=before.ending + facts.ending,

@@ -56,8 +56,9 @@ class TransitionFacts:
     """Samples of a regression whose target is a reward plus a network's value of the next state."""
 
     samples: int
+    """Of one batch."""
     going_on: int
-    """Those whose next state is the state of another sample."""
+    """Of all batches that were looked at, those whose next state is the state of another sample."""
     read_going_on: int
     """Of these, those whose target changes with their next state."""
     ending: int

@@ -49,7 +49,10 @@ def is_stateful(value: Any, *, libraries: bool = False) -> bool:
     installed package's other than torch, too."""
     if isinstance(value, _NEVER_STATEFUL):
         return False
-    if not hasattr(value, "__dict__"):
+    try:
+        if not hasattr(value, "__dict__"):
+            return False
+    except Exception:  # a proxy of nothing that is there yet
         return False
     file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
     kinds = (USER, LIBRARY) if libraries else (USER,)

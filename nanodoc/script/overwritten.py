@@ -27,7 +27,7 @@ from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.taps import TENSOR_READ, TENSOR_WRITTEN
 from nanodoc.instrument.torch_private import function_modes
 from nanodoc.trace.files import USER, frame_kind
-from nanodoc.trace.frame_variables import names_in, users_frames
+from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 from nanodoc.trace.spans import resolved
 
 look_through(__file__)
@@ -232,7 +232,7 @@ def _mentions(frame: FrameType, first: int, last: int, tensor: torch.Tensor) -> 
             count += 1
         elif _holds(value, tensor):
             taken = following.argval if following and following.opname == "LOAD_ATTR" else None
-            other = getattr(value, "__dict__", {}).get(taken, tensor)
+            other = attributes_of(value).get(str(taken), tensor)
             count += other is tensor or _holds(other, tensor)
     return count
 
@@ -248,7 +248,7 @@ def _holds(value: Any, tensor: torch.Tensor) -> bool:
             elif isinstance(one, (list, tuple, set)):
                 inside += list(one)
             elif not isinstance(one, (torch.Tensor, type, ModuleType, FunctionType)):
-                inside += list(getattr(one, "__dict__", {}).values())
+                inside += list(attributes_of(one).values())
         if any(one is tensor for one in inside):
             return True
         waiting, depth = inside[:_MOST_HELD], depth + 1
@@ -263,7 +263,7 @@ def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
             continue
         file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
         if isinstance(file, str) and frame_kind(file) == USER:
-            yield from dict(getattr(value, "__dict__", {})).items()
+            yield from attributes_of(value).items()
 
 
 def _stores_of(frame: FrameType) -> dict[int, _Written]:

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nanodoc.facts.loop import SchedulerFacts
 from nanodoc.trace.files import USER, frame_kind
+from nanodoc.trace.frame_variables import attributes_of
 from nanodoc.trace.returned import lines_calling
 
 
@@ -22,10 +23,9 @@ def other_schedules(
     known = {id(optimizer) for optimizer in optimizers}
     files = [file for file in dict.fromkeys(files) if frame_kind(file) == USER]
     for value in values:
-        held = getattr(value, "__dict__", None)
+        held = attributes_of(value)
         if (
-            isinstance(held, dict)
-            and id(held.get("optimizer")) in known
+            id(held.get("optimizer")) in known
             and not isinstance(value, (LRScheduler, torch.optim.Optimizer))
             and "param_groups" not in held  # wrappers of an optimizer
             and callable(getattr(type(value), "step", None))

@@ -222,6 +222,13 @@ PATIENTS: tuple[Patient, ...] = (
         line="loss = F.mse_loss(said[0], paid) + F.mse_loss(said[asked], paid)",
     ),
     Patient(
+        name="second-throw",
+        file="second_throw",
+        story="the log-probability of another action than the one that was rewarded",
+        expect="other-draw",
+        line="log_probs.append(chances.log_prob(judged))",
+    ),
+    Patient(
         name="counted-visits",
         file="counted_visits",
         story="a term of 1e11, of counts that were multiplied",
