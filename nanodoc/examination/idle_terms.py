@@ -48,7 +48,7 @@ class TermsLook(TorchFunctionMode):
         self._seen: Counter[str] = Counter()
         self._made_by: dict[Node, Key] = {}
         self._names: dict[int, torch.Tensor] = {}
-        """Parameters that terms reach, by identity."""
+        """Parameters that terms reach; held, so that their identities stay theirs."""
         self._events: list[tuple[str, Any]] = []
         self._stepped: list[tuple[int, torch.optim.Optimizer]] = []
         """With their places among the events."""
@@ -212,7 +212,7 @@ def idle_term(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> IdleT
     the step. `named` are the parameters' names by identity. A term that is made of nothing of that
     may be half of a distance which is written once for two optimizers."""
     for key, reached, trained in look.idle():
-        made = next((c for c in calls.calls if calls.among_its_name(c) == key), None)
+        made = calls.known_again(key)
         if made is None:
             continue
         cut = _cut(calls, made, {named[p] for p in trained if p in named})
@@ -233,7 +233,7 @@ def untrained(look: TermsLook, calls: StepCalls, named: dict[int, str]) -> Untra
     if found is None:
         return None
     key, lost, trained = found
-    made = next((c for c in calls.calls if calls.among_its_name(c) == key), None)
+    made = calls.known_again(key)
     names = [named[p] for p in lost if p in named]
     if made is None or not names:
         return None

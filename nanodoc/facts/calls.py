@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from nanodoc.facts.notes import NOTHING, CallNotes
@@ -169,6 +170,12 @@ class StepCalls:
         """(its name, how many calls of that name come before it): by this it is known again when
         the step is run again."""
         return made.name, sum(one.name == made.name for one in self.calls[: made.index])
+
+    def known_again(self, key: tuple[str, int]) -> CallFacts | None:
+        """The call of which `among_its_name` tells this."""
+        name, number = key
+        named = (call for call in self.calls if call.name == name)
+        return next(islice(named, number, None), None)
 
     def origin(
         self, argument: ArgumentFacts, *, elementwise: bool = False
