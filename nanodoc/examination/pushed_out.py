@@ -119,7 +119,9 @@ class PushedOutLook(TorchFunctionMode):
         if key in self._chosen:
             self._note_taken(self._chosen[key], out)
         beyond = self._made.get(key)
-        return out if beyond is None else _beyond(out, *beyond)
+        if beyond is None or not isinstance(out, torch.Tensor):
+            return out
+        return _beyond(out, *beyond)
 
     def _note(self, value: torch.Tensor, args: Any, kwargs: Any) -> None:
         place, self._seen[_LEARNS] = self._seen[_LEARNS], self._seen[_LEARNS] + 1

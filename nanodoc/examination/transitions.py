@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -77,12 +77,13 @@ class TransitionsLook(TorchFunctionMode):
             return call(func, *args, **kwargs)
         key = (name, self._seen[name])
         self._seen[name] += 1
-        if key in self._before and self.states is None:
-            self.states = args[0].detach()
-        elif key in self._after:
-            self.next_states = args[0].detach()
+        at = _first_data(args) if key in self._before | self._after else None
+        if key in self._before and at is not None and self.states is None:
+            self.states = args[at].detach()
+        elif key in self._after and at is not None:
+            self.next_states = args[at].detach()
             if self._change is not None:
-                args = (self._change(args[0]), *args[1:])
+                args = (*args[:at], self._change(args[at]), *args[at + 1 :])
         elif self._change is not None and name == "cat" and isinstance(args[0], (list, tuple)):
             parts = [
                 self._change(part) if (*key, at) in self._joined else part
@@ -95,6 +96,18 @@ class TransitionsLook(TorchFunctionMode):
                 with DisableTorchFunction():
                     self.known = _kept_states(self.next_states, users_frames())
         return call(func, *args, **kwargs)
+
+
+def _first_data(args: Sequence[Any]) -> int | None:
+    """The place of the first argument with rows that does not learn: what a layer is given."""
+    return next(
+        (
+            at
+            for at, value in enumerate(args)
+            if isinstance(value, torch.Tensor) and not value.requires_grad and value.dim()
+        ),
+        None,
+    )
 
 
 def transitions(

@@ -154,7 +154,7 @@ class Program(nn.Module):
         return x
 
 
-def examined(instructions: list[str]) -> tuple[Program, GraphFacts | None]:
+def examined(instructions: list[str]) -> tuple[Program, GraphFacts]:
     torch.manual_seed(0)
     model = Program(instructions)
     used = [
@@ -172,7 +172,9 @@ def examined(instructions: list[str]) -> tuple[Program, GraphFacts | None]:
     )
     for position, name in enumerate([*instructions, "weigh"]):
         model.weights[position].requires_grad_(name == "weigh")
-    return model, run_engine(recipe, leak_check=False).evidence.graph
+    evidence = run_engine(recipe, leak_check=False).evidence
+    assert evidence.graph is not None, evidence.failure
+    return model, evidence.graph
 
 
 def planted(text: str) -> int:
@@ -195,7 +197,6 @@ parts = st.lists(st.sampled_from(PLAIN), min_size=2, max_size=29)
 @settings(max_examples=60, deadline=None)
 def test_the_planted_cut_is_found(before: list[str], after: list[str], cut: str) -> None:
     _, graph = examined([*before, cut, *after])
-    assert graph is not None
     orphans = {f"weights.{i}" for i, name in enumerate(before) if name == "weigh"} | {
         f"weights.{len(before) + 1 + len(after)}"
     }
@@ -212,6 +213,5 @@ def test_the_planted_cut_is_found(before: list[str], after: list[str], cut: str)
 @settings(max_examples=30, deadline=None)
 def test_deliberate_cuts_alone_are_no_cuts(instructions: list[str]) -> None:
     _, graph = examined(instructions)
-    assert graph is not None
     assert graph.cuts == graph.dead_terms == ()
     assert {p.state for p in graph.parameters} <= {"gradient", "frozen"}

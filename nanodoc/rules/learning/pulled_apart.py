@@ -2,7 +2,7 @@
 Parameters that two optimizers hold and that both move in one step, where one of the two holds no
 others. The last steps are run again, and the gradients are compared that these parameters have when
 either optimizer steps. Reported if they point in opposite directions in each of these steps. Tasks
-that share a trunk, each with a head of its own, are left alone.
+that share a trunk, each with its own head, are left alone.
 
 ## Why it matters
 One optimizer undoes what the other does: a discriminator that the generator's optimizer moves, too,
