@@ -1,6 +1,6 @@
 """What may be asked of a run whose steps were well: whether it would have come further from other
-first weights, with other learning rates, with a layer trained that is frozen, or with a call made
-in another way."""
+first weights, with other learning rates, with a layer trained that is frozen, with a nonlinear
+function between two linear layers, or with a call made in another way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from nanodoc.experiments.between_layers import between_layers, without_use
 from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_inputs
 from nanodoc.experiments.first_weights import sure_weights
 from nanodoc.experiments.growth import growth_until
@@ -19,6 +20,7 @@ from nanodoc.experiments.smaller_rates import may_begin_better, smaller_rates
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.thawed import fresh_and_frozen, thawed
 from nanodoc.experiments.trial import Say, StepTrials
+from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import (
@@ -28,7 +30,7 @@ from nanodoc.facts.rates import (
     slow_enough,
     worth_larger_updates,
 )
-from nanodoc.facts.trials import FarInputs, Pattern, RerunFacts
+from nanodoc.facts.trials import BetweenFacts, FarInputs, Pattern, RerunFacts
 from nanodoc.looks.scheduler import Stage
 
 _LOWER = 0.7  # times the loss that a run ended at
@@ -84,6 +86,17 @@ class CourseLooks:
             first=length,
         )
         add(
+            "a nonlinear function between two linear layers",
+            lambda place: self._tell(between=self._between(evidence)),
+            asks=lambda: (
+                not_cured() and lower_is_better(evidence) and bool(without_use(_calls(evidence)))
+            ),
+            stage=Stage.COURSE,
+            likely=0.3,  # a head of two linear layers may do well
+            runs=length,
+            first=length,
+        )
+        add(
             "frozen layers trained",
             lambda place: self._tell(thawed=thawed(self._trials, self._step, losses, self._say)),
             asks=lambda: (
@@ -102,6 +115,10 @@ class CourseLooks:
             runs=7 * length,
             first=length,
         )
+
+    def _between(self, evidence: Evidence) -> BetweenFacts | None:
+        calls, losses = _calls(evidence), evidence.losses
+        return between_layers(self._trials, self._step, calls, losses, self._say)
 
     def _better_start(self, evidence: Evidence, past: Past) -> None:
         """Whether narrower first weights, or smaller steps, would have done far better."""
@@ -141,3 +158,8 @@ class CourseLooks:
             return
         held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
         self._tell(held_back=held)
+
+
+def _calls(evidence: Evidence) -> StepCalls:
+    """Those of the last step."""
+    return evidence.inspection.calls if evidence.inspection is not None else StepCalls()

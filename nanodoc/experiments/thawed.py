@@ -8,18 +8,12 @@ from dataclasses import replace
 
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Say, StepTrials
-from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.plateau import comes_further, late_loss
 from nanodoc.facts.trials import ThawedFacts
 
 LONGEST = 150
 """Steps that are run again."""
 SHORTEST = 30
-HELPS = 0.1
-"""Of the way that the loss has come: so much further it comes."""
-HALVED = 0.5
-"""Times the loss that the run came to: also far enough, however high it began."""
-_MOSTLY = 0.8
-"""Of the later half of the steps, those whose loss is lower: each is the same batch."""
 
 
 def fresh_and_frozen(trials: StepTrials, step: Step) -> list[str]:
@@ -57,13 +51,12 @@ def thawed(trials: StepTrials, step: Step, losses: Sequence[float], say: Say) ->
     if course is None or not course.complete:
         return None
     own = losses[start.step : start.step + len(steps)]
-    half = len(own) // 2
-    pairs = list(zip(course.losses, own, strict=True))[half:]
-    lower = sum(new < old for new, old in pairs) / len(pairs)
-    late, new = late_loss(own), late_loss(course.losses)
-    further = late - new >= HELPS * abs(own[0] - late) or 0 < new < HALVED * late
-    if lower < _MOSTLY or not further:
+    if not comes_further(own, course.losses):
         return None
     return ThawedFacts(
-        parameters=tuple(frozen), location=line, steps=len(steps), loss=late, trained=new
+        parameters=tuple(frozen),
+        location=line,
+        steps=len(steps),
+        loss=late_loss(own),
+        trained=late_loss(course.losses),
     )

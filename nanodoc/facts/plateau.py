@@ -20,6 +20,12 @@ SHORTEST = 30
 NO_BETTER = 0.9
 """Times its start: less than the 2 of RULES, ND606, since here a smaller learning rate must be
 shown to end far lower."""
+HELPS = 0.1
+"""Of the way that the loss has come: so much further it comes with a change that helps."""
+HALVED = 0.5
+"""Times the loss that the run came to: also far enough, however high it began."""
+MOSTLY = 0.8
+"""Of the later half of the steps, those whose loss is lower: each is the same batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +89,13 @@ def no_better(evidence: Evidence) -> bool:
 def late_loss(losses: Sequence[float]) -> float:
     """The median of the last quarter."""
     return statistics.median(losses[-max(len(losses) // 4, 1) :])
+
+
+def comes_further(own: Sequence[float], changed: Sequence[float]) -> bool:
+    """The same steps with a change end lower than the run's `own`: by a tenth of the way that the
+    loss had come, or at less than half of it, and in four of five of the later steps."""
+    half = len(own) // 2
+    pairs = list(zip(changed, own, strict=True))[half:]
+    late, new = late_loss(own), late_loss(changed)
+    further = late - new >= HELPS * abs(own[0] - late) or 0 < new < HALVED * late
+    return further and sum(new < old for new, old in pairs) >= MOSTLY * len(pairs)

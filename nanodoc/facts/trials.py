@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.source import SourceSpan
 
 _ENORMOUS = 1_000.0  # times the weights of step 0
@@ -135,6 +136,27 @@ class LearnsWithout:
     """The late loss that they came to in the run."""
     without: float
     """The late loss that they come to with the change."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BetweenFacts:
+    """Two linear layers with nothing between them, where early steps come further with ReLU
+    there."""
+
+    function: str
+    """That both call, such as `linear`."""
+    last: CallFacts
+    """What gives the second one its inputs."""
+    weights: tuple[str, str]
+    """The names of the two layers' weights."""
+    sizes: tuple[int, int, int]
+    """Inputs, hidden, outputs."""
+    steps: int
+    """So many early ones, run again."""
+    loss: float
+    """The late loss that they came to in the run."""
+    changed: float
+    """The late loss that they come to with ReLU."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -309,6 +331,7 @@ class Pattern:
     held_back: HeldBackFacts | None = None
     without: LearnsWithout | None = None
     thawed: ThawedFacts | None = None
+    between: BetweenFacts | None = None
     mended: MendedCall | None = None
     """Of a step that raises."""
     far: FarInputs | None = None

@@ -194,6 +194,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="flat-rings",
+        file="rings",
+        story="two linear layers, batch norm between them, and no activation",
+        expect="linear-after-linear",
+        line="hidden = self.norm(self.first(points))",
+        severity="warning",
+    ),
+    Patient(
         name="bold-policy",
         file="bold_policy",
         story="of a gain and the same gain within bounds, the larger",

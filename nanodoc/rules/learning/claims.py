@@ -76,7 +76,7 @@ def learning_claim(
     root: tuple[object, ...],
     *,
     weight: float,
-    fix: str,
+    fix: str | Fix,
     notes: Iterable[tuple[str, object]] = (),
     standing: Standing = _LEARNING,
     **seen: Unpack[Seen],
@@ -92,7 +92,7 @@ def learning_claim(
             **{"phase": "forward", "step": None, **seen},
             confidence=weight,
             evidence=tuple((label, value) for label, value in notes if value is not None),
-            fixes=(Fix(title=fix, confidence="likely"),),
+            fixes=(Fix(title=fix, confidence="likely") if isinstance(fix, str) else fix,),
         ),
     )
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
-from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
@@ -56,8 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=title,
         explanation=f"The last step's {pairing.function} is {pairing.own:.3g}, and with the "
         f"targets of other samples {pairing.others:.3g}: the predictions say nothing of theirs. "
-        f"{changed[0].upper()}{changed[1:]}, {found.steps} early steps end at a loss of "
-        f"{found.without:.3g} instead of {found.loss:.3g}.",
+        f"{changed[0].upper()}{changed[1:]}, the same early steps end at a far lower loss.",
         culprit=Culprit(kind="op", op=found.op, location=found.location),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.8 * (1 - found.without / found.loss)),
@@ -65,5 +64,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ("late loss", f"{found.loss:.4g}"),
             (f"late loss {changed}", f"{found.without:.4g}"),
         ],
-        fix=f"{found.op} {found.instead}" if axis else f"leave {found.op} out here",
+        fix=Fix(
+            title=f"{found.op} {found.instead}" if axis else f"leave {found.op} out here",
+            verified=True,
+            outcome=f"the same {found.steps} steps end at loss {found.without:.3g} instead of "
+            f"{found.loss:.3g}",
+        ),
     )
