@@ -21,11 +21,18 @@ from typing import Any
 from weakref import ref
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.asides import OverwrittenFacts
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.taps import TENSOR_READ, TENSOR_WRITTEN
-from nanodoc.instrument.torch_private import function_modes
+from nanodoc.instrument.originals import call, of_function_mode
+from nanodoc.instrument.torch_private import (
+    function_modes,
+    pop_function_mode,
+    push_function_mode,
+)
+from nanodoc.trace.calls import plain_name
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 from nanodoc.trace.spans import resolved
@@ -37,6 +44,8 @@ _FEWEST_TIMES = 8  # overwritten: fewer may be a beginning
 _DEEPEST, _MOST_HELD = 3, 200
 _MOST_LOOKS = 128  # starts of steps
 _MOST_WAITS = 48  # starts of steps: a rollout may be learnt from in many of them
+_FAST_IN_EVAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
+"""They have another kernel in eval mode, which they leave aside while a function mode is on."""
 
 
 @dataclass(slots=True)
@@ -93,7 +102,7 @@ class OverwrittenStores:
         self._pairs: dict[tuple[int, Places], _Pair] = {}
         self._stored: dict[tuple[int, CodeType, int], int] = {}
         """How often each assignment has stored."""
-        self._undo: list[Callable[[], None]] = []
+        self._listening = _Listening(self)
         self.facts: OverwrittenFacts | None = None
 
     def at(self, frame: FrameType) -> None:
@@ -109,13 +118,12 @@ class OverwrittenStores:
 
     def close(self) -> None:
         """Listens no more, and lets go of everything."""
-        while self._undo:
-            self._undo.pop()()
+        self._listening.end()
         self._looks = _MOST_LOOKS
         self._before, self._listened, self._last = {}, {}, {}
 
     def _look(self, frame: FrameType) -> None:
-        if self._undo:
+        if self._listening.on:
             self._waits += 1
             self.facts = self._found()
             if self.facts is not None or self._waits >= _MOST_WAITS:
@@ -128,8 +136,8 @@ class OverwrittenStores:
             alike = [j for k, j in jumps.items() if j > 0 and now[k].rows == now[key].rows]
             if jump > 0 and len(alike) > 1 and jump > min(alike) and jump % min(alike) == 0:
                 self._listened[key] = now[key]
-        if self._listened and not _others_listen():
-            self._undo = [TENSOR_WRITTEN.listen(self._writing), TENSOR_READ.listen(self._reading)]
+        if self._listened and not _others_listen() and not _changes_with_a_mode(frame):
+            self._listening.begin()
 
     def _found(self) -> OverwrittenFacts | None:
         for (key, (code, first, second)), pair in self._pairs.items():
@@ -146,22 +154,16 @@ class OverwrittenStores:
 
     # -- listening ---------------------------------------------------------------------------------
 
-    def _writing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __setitem__(tensor: Any, index: Any, value: Any) -> Any:
-            if self._is_listened_to(tensor) and not self._quiet():
-                with contextlib.suppress(Exception):  # indices and values of any kind
-                    self._note(tensor, index, value)
-            return original(tensor, index, value)
+    def written(self, tensor: Any, index: Any, value: Any) -> None:
+        """`tensor[index] = value` is about to be done."""
+        if self._is_listened_to(tensor) and not self._quiet():
+            with contextlib.suppress(Exception):  # indices and values of any kind
+                self._note(tensor, index, value)
 
-        return __setitem__
-
-    def _reading(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __getitem__(tensor: Any, index: Any) -> Any:
-            if self._is_listened_to(tensor):
-                self._last.pop(id(tensor), None)
-            return original(tensor, index)
-
-        return __getitem__
+    def read(self, tensor: Any) -> None:
+        """A function is about to be given the tensor."""
+        if self._is_listened_to(tensor):
+            self._last.pop(id(tensor), None)
 
     def _is_listened_to(self, tensor: Any) -> bool:
         known = self._listened.get(id(tensor))
@@ -192,6 +194,49 @@ class OverwrittenStores:
             pair.differing += not torch.equal(kept, given)
             pair.low = min(pair.low, float(kept.min()))
             pair.high = max(pair.high, float(kept.max()))
+
+
+class _Listening(TorchFunctionMode):
+    """On from the start of one step to that of another. Methods in the place of `__getitem__` and
+    `__setitem__` would be no harmless way to listen: with those, torch takes tensors for Python
+    sequences, and `torch.tensor([a, b])` of two scalars raises for the rest of the process."""
+
+    def __init__(self, stores: OverwrittenStores) -> None:
+        super().__init__()
+        self._stores = stores
+        self.on = False
+
+    def begin(self) -> None:
+        push_function_mode(self)
+        self.on = True
+
+    def end(self) -> None:
+        """Also where the script has entered modes of its own since, which stay."""
+        above = []
+        while self.on and self in function_modes():
+            top = pop_function_mode()
+            if top is self:
+                break
+            above.append(top)
+        for mode in reversed(above):
+            push_function_mode(mode)
+        self.on = False
+
+    @of_function_mode
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.on and args:
+            if plain_name(func) == "setitem":
+                self._stores.written(*args)
+            else:
+                for value in args:
+                    self._stores.read(value)
+        return call(func, *args, **(kwargs or {}))
+
+
+def _changes_with_a_mode(frame: FrameType) -> bool:
+    """A network that the frame holds computes something else while a function mode is on."""
+    held = (value for _, value in _held(frame) if isinstance(value, nn.Module))
+    return any(isinstance(part, _FAST_IN_EVAL) for model in held for part in model.modules())
 
 
 def _others_listen() -> bool:
@@ -259,7 +304,7 @@ def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """What a frame's variables hold, and the attributes of the script's own objects."""
     for name, value in names_in(frame).items():
         yield name, value
-        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        if isinstance(value, (torch.Tensor, nn.Module)):
             continue
         file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
         if isinstance(file, str) and frame_kind(file) == USER:

@@ -4,8 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from nanodoc import Recipe
-
 
 class Net(nn.Module):
     def __init__(self, activation):
@@ -35,9 +33,9 @@ def _recipe(activation):
     points = torch.rand(60 * 64, 2) * 2 - 1
     outside = (points.norm(dim=1) > 0.8).long()
     model = Net(activation)
-    return Recipe(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        loss_fn=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        data=list(zip(points.split(64), outside.split(64), strict=True)),
-    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
+        "loss_fn": lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        "data": list(zip(points.split(64), outside.split(64), strict=True)),
+    }
