@@ -28,6 +28,7 @@ from nanodoc.examination.transitions import (
     together,
     transitions,
 )
+from nanodoc.examination.unread_rows import ReadRowsLook, parts_taken, unread_rows
 from nanodoc.examination.wanted_pairs import away, pairs_of
 from nanodoc.facts.bootstrapped import reads_next_states
 from nanodoc.facts.calls import CallFacts, StepCalls, is_attention
@@ -106,6 +107,8 @@ class LastSteps:
         self._add(looks, "terms that train nothing", 0.3, 1, self._several, self._idle_term)
         # many flags of ends are kept the wrong way round, or used so
         self._add(looks, "next states", 0.4, 3, reads_next_states, self._transitions)
+        # most parts of a batch are taken for a reason, which other steps then show
+        self._add(looks, "samples that the loss reads", 0.3, 4, _takes_a_part, self._unread_rows)
         # few bounds stand in a choice between both; of those, some take the wrong one of the two
         self._add(looks, "values beyond their bounds", 0.3, 2, self._is_bounded, self._pushed)
         # one loss call more each: it says whether anything was learnt
@@ -232,6 +235,16 @@ class LastSteps:
             self._inspector.look(self._last, look, look.on_loss)
         return {"pushed": look.facts}
 
+    def _unread_rows(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        for taken in parts_taken(calls):
+            looks = []
+            for start in self._starts(place):
+                looks.append(look := ReadRowsLook(calls, taken))
+                self._inspector.look(start, look)
+            if (found := unread_rows(looks)) is not None:
+                return {"unread_rows": found}
+        return {}
+
     def _pairings(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         look = PairingLook()
         self._inspector.look(self._last, look)
@@ -310,6 +323,10 @@ class LastSteps:
 
 def _has_targets(calls: StepCalls) -> bool:
     return any(call.name in SUPERVISED for call in calls.calls)
+
+
+def _takes_a_part(calls: StepCalls) -> bool:
+    return any(True for _ in parts_taken(calls))
 
 
 def _reads_masks(calls: StepCalls) -> bool:

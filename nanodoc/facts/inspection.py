@@ -109,6 +109,18 @@ class UntrainedFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadRowsFacts:
+    """Samples that the loss does not read, at the same places of each batch."""
+
+    taken: CallFacts
+    """The call that takes the part which the loss reads."""
+    rows: int
+    read: int
+    steps: int
+    """In so many of the last steps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PulledApartFacts:
     """Parameters that two optimizers hold, over the last steps."""
 
@@ -165,6 +177,8 @@ class InspectionFacts:
     """Of a step in which an optimizer steps without the gradients of some of its parameters."""
     pulled_apart: PulledApartFacts | None = None
     """Of parameters that two optimizers hold."""
+    unread_rows: UnreadRowsFacts | None = None
+    """Of steps that take a part of a batch by its position."""
     pushed: PushedFacts | None = None
     """Of a step that takes clamped values further out of their bounds."""
     labels_at: SourceSpan | None = None

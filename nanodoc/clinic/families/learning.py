@@ -202,6 +202,14 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="first-tide",
+        file="tides",
+        story="[0] of a tensor that was taken for a tuple: the first sample only",
+        expect="unread-samples",
+        line="return _recipe(lambda given: given[0], lambda wanted: wanted[0])",
+        severity="warning",
+    ),
+    Patient(
         name="bold-policy",
         file="bold_policy",
         story="of a gain and the same gain within bounds, the larger",

@@ -1,0 +1,63 @@
+"""## What it checks
+Samples of which the loss reads nothing. Where a step takes a part of a tensor by position, up to
+four of the last steps are run again, and the gradients of what the first layers give are looked at,
+sample by sample. Reported if the same half of the samples, or more, has no gradient in each step,
+though the samples are others. A loss that leaves out samples by their values, by a mask or a margin
+leaves out others in each step.
+
+## Why it matters
+The batch is computed as a whole and learnt from in part: the training is as slow as with the whole
+batch, and as noisy as with the part.
+
+## Example
+    scores = model(x)[0]                # the model returns a tensor, not a tuple
+    loss = F.mse_loss(scores, y[0])
+
+## Fix
+    scores = model(x)
+    loss = F.mse_loss(scores, y)
+
+## See also
+ND111 broadcast-loss, ND677 idle-term
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nanodoc.diagnosis.claim import Claim, confidence
+from nanodoc.diagnosis.finding import Culprit
+from nanodoc.diagnosis.rule import Rule, rule
+from nanodoc.facts.evidence import Evidence
+from nanodoc.rules.base import location_key
+from nanodoc.rules.learning.claims import WIRED, learning_claim
+
+_SURE = 4  # steps
+
+
+@rule(
+    "ND681",
+    "unread-samples",
+    "warning",
+    "samples of each batch that the loss does not read",
+    needs=("inspection",),
+)
+def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    inspection = evidence.inspection
+    seen = inspection.unread_rows if inspection is not None else None
+    if inspection is None or seen is None:
+        return
+    yield learning_claim(
+        rule,
+        location_key(seen.taken.site) or ("unread", seen.taken.index),
+        title=f"the loss reads {seen.read} of {seen.rows} samples of each batch",
+        explanation=f"The model computes {seen.rows} samples, and this takes a part of what it "
+        f"gives. In {seen.steps} of the last steps, each with other samples, the same "
+        f"{seen.rows - seen.read} have no gradient: nothing else reads them.",
+        culprit=Culprit(kind="op", op=seen.taken.name, location=seen.taken.site),
+        step=inspection.step,
+        weight=confidence(0.8, 0.5 if seen.steps >= _SURE else 0.0),
+        notes=[("samples with a gradient", f"{seen.read} of {seen.rows}")],
+        fix="let the loss read the whole batch, or give the model only the samples that it reads",
+        standing=WIRED,
+    )
