@@ -65,6 +65,7 @@ def diverged_claim(
                 broken=len(norms) < len(evidence.grad_norms),
             )
             + _of_the_sum(summed, site)
+            + (_of_the_rate(growth, course, rate) if far is None and summed is None else "")
             + (f" {of_the_inputs(far)}" if far is not None else ""),
             culprit=_culprit(birth, far, site),
             phase="optimizer",
@@ -176,6 +177,21 @@ def _of_the_sum(summed: CallFacts | None, site: SourceSpan | None) -> str:
     return (
         f" The loss is a sum over {elements} elements: with the mean, each step would be that "
         "many times smaller."
+    )
+
+
+def _of_the_rate(growth: Growth, course: RerunFacts | None, rate: float | None) -> str:
+    """Where only smaller steps keep the run from diverging, and nothing else is known to make them
+    too large."""
+    factor = slower(course) if course is not None else None
+    others = (growth.written, growth.wide, growth.scaled)
+    if course is None or factor is None or rate is None or any(one is not None for one in others):
+        return ""
+    if any(stretch.clip is not None and stretch.passes for stretch in course.stretches):
+        return ""
+    return (
+        f" The learning rate of {rate:.3g} is too high: with {factor:g} times that, the steps from "
+        f"step {course.start} on do not diverge."
     )
 
 
