@@ -136,3 +136,23 @@ def test_a_victim_that_nobody_trains() -> None:
         data=list(zip(x, x[..., :4].argmax(-1), strict=True)),
     )
     assert "ND641" not in {finding.code for finding in diagnose(recipe, 12)}
+
+
+def test_two_terms_of_the_same_predictions_and_targets() -> None:
+    def one_has_a_minus_sign(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch[0])
+        plain = F.cross_entropy(scores, batch[1])
+        smooth = F.cross_entropy(scores.view(-1, 4), batch[1], label_smoothing=0.1)
+        return 0.5 * (plain - smooth)  # against
+
+    def other_targets(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch[0])
+        wrong = (batch[1] + 1) % 4
+        return F.cross_entropy(scores, batch[1]) - 0.1 * F.cross_entropy(scores, wrong)
+
+    def both_fall(model: Any, batch: Any) -> torch.Tensor:
+        scores = model(batch[0])
+        return F.cross_entropy(scores, batch[1]) + F.multi_margin_loss(scores, batch[1])
+
+    assert told(one_has_a_minus_sign) == [marked(__file__, "against")]
+    assert told(other_targets) == told(both_fall) == []

@@ -2,9 +2,10 @@
 The only loss of a step is one supervised loss (cross entropy, squared error, …) with a minus sign,
 or the log-probabilities of labels without one (also a score minus the logsumexp of all, as in a
 CRF), and a minimising optimizer holds the layer that predicts. Or it is the unchanged result of a
-gpytorch objective, a log-likelihood. Sums of several terms and runs with several optimizers are not
-checked, because an adversarial term has a minus sign on purpose; nor are terms with a different
-weight per sample, such as advantages.
+gpytorch objective, a log-likelihood. Or two supervised terms compare the same predictions with the
+same targets, and one of the two has a minus sign. Other sums of several terms and runs with several
+optimizers are not checked, because an adversarial term has a minus sign on purpose; nor are terms
+with a different weight per sample, such as advantages.
 
 ## Why it matters
 Training makes the predictions as wrong as possible. The loss still falls, even below zero.
@@ -24,12 +25,12 @@ ND636 minimised-return
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import MinimisedLikelihood
 from nanodoc.rules.base import location_key
@@ -56,6 +57,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     likelihood = inspection.likelihood
     if likelihood is not None:
         yield _less_likely(rule, evidence, likelihood)
+        return
+    if (apart := _pulled_both_ways(calls)) is not None:
+        yield _against_each_other(rule, evidence, *apart)
         return
     found = _climbed(calls)
     if found is None or not _is_trained(calls, found[0], evidence):
@@ -121,6 +125,56 @@ def _climbed(calls: StepCalls) -> tuple[CallFacts, CallFacts] | None:
     if call.name in SUPERVISED:
         return (call, turns or call) if slope < 0 else None
     return (call, turns or root) if slope > 0 else None
+
+
+def _pulled_both_ways(calls: StepCalls) -> tuple[CallFacts, CallFacts, CallFacts] | None:
+    """(a supervised term that gets worse, one that gets better, of the same predictions and
+    targets, the call that turned the first one's sign)"""
+    reaching = calls.reaching_the_loss()
+    terms = [c for c in calls.calls if c.name in SUPERVISED and c.index in reaching]
+    terms = [c for c in terms if len(c.arguments) > 1 and c.notes.slope]
+    for worse in (c for c in terms if (c.notes.slope or 0.0) < 0):
+        for better in (c for c in terms if (c.notes.slope or 0.0) > 0):
+            pairs = zip(worse.arguments[:2], better.arguments[:2], strict=True)
+            if all(_is_same(calls, one, other) for one, other in pairs):
+                return worse, better, _turned(calls, worse, reaching)
+    return None
+
+
+def _is_same(calls: StepCalls, one: ArgumentFacts, other: ArgumentFacts) -> bool:
+    """Both hold the values of one tensor, in whatever shape."""
+    first, second = calls.origin(one), calls.origin(other)
+    if isinstance(first, CallFacts) or isinstance(second, CallFacts):
+        return first is second
+    return first.leaf is not None and first.leaf == second.leaf
+
+
+def _turned(calls: StepCalls, term: CallFacts, reaching: Container[int]) -> CallFacts:
+    """The first call that is made of the term and that the loss grows with."""
+    for call in calls.calls[term.index + 1 :]:
+        made_of = term.index in calls.behind(call)[0]
+        if call.index in reaching and made_of and (call.notes.slope or 0.0) > 0:
+            return call
+    return term
+
+
+def _against_each_other(
+    rule: Rule, evidence: Evidence, worse: CallFacts, better: CallFacts, turned: CallFacts
+) -> Claim:
+    return learning_claim(
+        rule,
+        location_key(turned.site) or ("maximised",),
+        title=f"one term makes {better.name} smaller, and another makes {worse.name} of the same "
+        "predictions and targets larger",
+        explanation="Both terms compare the same predictions with the same targets, and one of "
+        "them has a minus sign: what one term teaches, the other undoes.",
+        culprit=at_call(turned, evidence),
+        step=len(evidence.losses) - 1,
+        weight=0.85,
+        notes=[("slopes", f"{better.notes.slope:.3g}, {worse.notes.slope:.3g}")],
+        fix="remove the minus sign",
+        standing=WIRED,
+    )
 
 
 def _normaliser(calls: StepCalls, call: CallFacts) -> CallFacts | None:
