@@ -80,8 +80,9 @@ set_grad_enabled = _named("set_grad_enabled", "torch._C._set_grad_enabled")
 """What torch.no_grad, torch.enable_grad and torch.set_grad_enabled all call."""
 is_any_autocast_enabled = _named("is_any_autocast_enabled", "torch._C._is_any_autocast_enabled")
 function_modes = _named("function_modes", "torch.overrides._get_current_function_mode_stack")
-push_function_mode = _named("push_function_mode", "torch.overrides._push_mode")
-pop_function_mode = _named("pop_function_mode", "torch.overrides._pop_mode")
+disabled_torch_function = _named(
+    "disabled_torch_function", "torch._C._disabled_torch_function_impl"
+)
 DisableTorchFunction = _named("DisableTorchFunction", "torch._C.DisableTorchFunction")
 DisableTorchDispatch = _named("DisableTorchDispatch", "torch._C._DisableTorchDispatch")
 DisableAutocast = _named("DisableAutocast", "torch._C._DisableAutocast")

@@ -34,10 +34,19 @@ _ARRAYS = ("numpy.ndarray", "numpy.memmap", "array.array", "builtins.bytearray")
 _BAGS = ("argparse.Namespace", "types.SimpleNamespace")
 # what they do cannot be taken back, nor kept from being done
 _LASTING = {
+    "_blake2.blake2b",  # digests and compressors have methods that go on, and none that go back
+    "_blake2.blake2s",
+    "_bz2.BZ2Compressor",
+    "_hashlib.HASH",
+    "_hashlib.HASHXOF",
+    "_hashlib.HMAC",
+    "_lzma.LZMACompressor",
     "_queue.SimpleQueue",
     "sqlite3.Connection",
     "sqlite3.Cursor",
     "subprocess.Popen",
+    "zlib.Compress",
+    "zlib.Decompress",
 }
 # a step that is run again is kept from using them
 _KEPT_FROM = {"multiprocessing.connection.Connection", "socket.socket"}

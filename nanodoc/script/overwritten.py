@@ -17,22 +17,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 from weakref import ref
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from nanodoc.facts.asides import OverwrittenFacts
 from nanodoc.instrument.frames import look_through
-from nanodoc.instrument.originals import call, of_function_mode
-from nanodoc.instrument.torch_private import (
-    function_modes,
-    pop_function_mode,
-    push_function_mode,
-)
-from nanodoc.trace.calls import plain_name
+from nanodoc.instrument.torch_private import disabled_torch_function, function_modes
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 from nanodoc.trace.spans import resolved
@@ -44,8 +36,6 @@ _FEWEST_TIMES = 8  # overwritten: fewer may be a beginning
 _DEEPEST, _MOST_HELD = 3, 200
 _MOST_LOOKS = 128  # starts of steps
 _MOST_WAITS = 48  # starts of steps: a rollout may be learnt from in many of them
-_FAST_IN_EVAL = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
-"""They have another kernel in eval mode, which they leave aside while a function mode is on."""
 
 
 @dataclass(slots=True)
@@ -102,7 +92,8 @@ class OverwrittenStores:
         self._pairs: dict[tuple[int, Places], _Pair] = {}
         self._stored: dict[tuple[int, CodeType, int], int] = {}
         """How often each assignment has stored."""
-        self._listening = _Listening(self)
+        self._changed: list[ref[torch.Tensor]] = []
+        """Those that have another class meanwhile."""
         self.facts: OverwrittenFacts | None = None
 
     def at(self, frame: FrameType) -> None:
@@ -118,12 +109,16 @@ class OverwrittenStores:
 
     def close(self) -> None:
         """Listens no more, and lets go of everything."""
-        self._listening.end()
+        for held in self._changed:
+            if (tensor := held()) is not None:
+                tensor.__class__ = torch.Tensor
+        if self._changed:
+            self._changed, _Listened.stores = [], None
         self._looks = _MOST_LOOKS
         self._before, self._listened, self._last = {}, {}, {}
 
     def _look(self, frame: FrameType) -> None:
-        if self._listening.on:
+        if self._changed:
             self._waits += 1
             self.facts = self._found()
             if self.facts is not None or self._waits >= _MOST_WAITS:
@@ -136,8 +131,12 @@ class OverwrittenStores:
             alike = [j for k, j in jumps.items() if j > 0 and now[k].rows == now[key].rows]
             if jump > 0 and len(alike) > 1 and jump > min(alike) and jump % min(alike) == 0:
                 self._listened[key] = now[key]
-        if self._listened and not _others_listen() and not _changes_with_a_mode(frame):
-            self._listening.begin()
+        if self._listened and _Listened.stores is None and not _others_listen():
+            _Listened.stores = self
+            for written in self._listened.values():
+                if (tensor := written.held()) is not None:
+                    tensor.__class__ = _Listened
+                    self._changed.append(written.held)
 
     def _found(self) -> OverwrittenFacts | None:
         for (key, (code, first, second)), pair in self._pairs.items():
@@ -196,47 +195,37 @@ class OverwrittenStores:
             pair.high = max(pair.high, float(kept.max()))
 
 
-class _Listening(TorchFunctionMode):
-    """On from the start of one step to that of another. Methods in the place of `__getitem__` and
-    `__setitem__` would be no harmless way to listen: with those, torch takes tensors for Python
-    sequences, and `torch.tensor([a, b])` of two scalars raises for the rest of the process."""
+class _Listened(torch.Tensor):
+    """What a store's tensor is while it is listened to: the same object, with an `__class__` of
+    another name. Methods at `torch.Tensor.__getitem__` would be no harmless way to listen: with
+    those, torch takes all tensors for Python sequences, and `torch.tensor([a, b])` of two scalars
+    raises for the rest of the process. A function mode would change which kernels layers of
+    attention choose, and what a compiler compiles."""
 
-    def __init__(self, stores: OverwrittenStores) -> None:
-        super().__init__()
-        self._stores = stores
-        self.on = False
+    stores: ClassVar[OverwrittenStores | None] = None
+    # operations on it give plain tensors, and no function mode or subclass is told of them
+    __torch_function__ = disabled_torch_function
 
-    def begin(self) -> None:
-        push_function_mode(self)
-        self.on = True
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if _Listened.stores is not None:
+            _Listened.stores.written(self, index, value)
+        super().__setitem__(index, value)
 
-    def end(self) -> None:
-        """Also where the script has entered modes of its own since, which stay."""
-        above = []
-        while self.on and self in function_modes():
-            top = pop_function_mode()
-            if top is self:
-                break
-            above.append(top)
-        for mode in reversed(above):
-            push_function_mode(mode)
-        self.on = False
+    def __getitem__(self, index: Any) -> Any:
+        if _Listened.stores is not None:
+            _Listened.stores.read(self)
+        return super().__getitem__(index)
 
-    @of_function_mode
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.on and args:
-            if plain_name(func) == "setitem":
-                self._stores.written(*args)
-            else:
-                for value in args:
-                    self._stores.read(value)
-        return call(func, *args, **(kwargs or {}))
+    # whatever is printed, copied or saved meanwhile is a plain tensor
 
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.as_subclass(torch.Tensor))
 
-def _changes_with_a_mode(frame: FrameType) -> bool:
-    """A network that the frame holds computes something else while a function mode is on."""
-    held = (value for _, value in _held(frame) if isinstance(value, nn.Module))
-    return any(isinstance(part, _FAST_IN_EVAL) for model in held for part in model.modules())
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.as_subclass(torch.Tensor).__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
 def _others_listen() -> bool:
@@ -304,7 +293,7 @@ def _held(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """What a frame's variables hold, and the attributes of the script's own objects."""
     for name, value in names_in(frame).items():
         yield name, value
-        if isinstance(value, (torch.Tensor, nn.Module)):
+        if isinstance(value, (torch.Tensor, torch.nn.Module)):
             continue
         file = getattr(sys.modules.get(type(value).__module__), "__file__", None)
         if isinstance(file, str) and frame_kind(file) == USER:
@@ -316,6 +305,7 @@ def _stores_of(frame: FrameType) -> dict[int, _Written]:
     return {
         id(value): _Written(name, ref(value), len(value), value._version)
         for name, value in _held(frame)
-        if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference())
+        if type(value) is torch.Tensor and not value.requires_grad
+        if not (value.is_inference() or value.is_shared())
         if value.dim() and len(value) >= _FEWEST_ROWS
     }
