@@ -10,18 +10,18 @@ each step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from nanodoc.facts.calls import CallFacts, StepCalls
+from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.inspection import UnreadRowsFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.trace.calls import plain_name
-from nanodoc.vocabulary.calls import LAYERS, TAKES
+from nanodoc.vocabulary.calls import CASTS, COPIES, DROPOUTS, LAYERS, TAKES
 
 _FEWEST_ROWS = 4
 _TRAINING = 5
@@ -33,30 +33,60 @@ Flags = tuple[bool, ...]
 
 
 def parts_taken(calls: StepCalls) -> Iterator[CallFacts]:
-    """Calls that take half of the rows or fewer of what has a gradient and nothing else reads."""
+    """Calls that take half of the rows or fewer of what has a gradient, by position; nothing else
+    reads that, nor the data behind it."""
     reaching = calls.reaching_the_loss()
     readers = Counter(
-        argument.made_by
-        for one in calls.calls
-        if one.index in reaching
-        for argument in one.arguments
+        a.made_by for one in calls.calls if one.index in reaching for a in one.arguments
     )
     for one in calls.calls:
-        given = one.arguments[0] if one.arguments else None
-        if one.name not in TAKES or one.index not in reaching or given is None:
-            continue
-        if not given.requires_grad or given.shape[:1] < (_FEWEST_ROWS,):
-            continue
-        same_rank = len(one.shape) == len(given.shape)
-        fewer = 2 * one.shape[0] <= given.shape[0] if same_rank else one.shape == given.shape[1:]
-        if fewer and readers[given.made_by] == 1:
-            yield one
+        if one.index in reaching and _takes_few(one) and one.arguments[0].requires_grad:
+            alone = readers[one.arguments[0].made_by] == 1
+            if alone and not _read_elsewhere(calls, one, reaching):
+                yield one
+
+
+def _takes_few(one: CallFacts) -> bool:
+    """By a slice or a number: indices and masks are tensors, chosen sample by sample."""
+    if one.name not in TAKES or len(one.arguments) != 1:
+        return False
+    given = one.arguments[0].shape
+    if given[:1] < (_FEWEST_ROWS,):
+        return False
+    same_rank = len(one.shape) == len(given)
+    return 2 * one.shape[0] <= given[0] if same_rank else one.shape == given[1:]
+
+
+def _read_elsewhere(calls: StepCalls, taken: CallFacts, reaching: Container[int]) -> bool:
+    """Some call takes other rows of the data that the first layers are given, for other samples to
+    learn from: the features of neighbours."""
+    first = [calls.calls[i] for i in calls.behind(taken)[0] if _is_first(calls.calls[i])]
+    known = {_identity(a) for one in first for a in one.arguments if not a.requires_grad}
+    return any(
+        _identity(argument) in known
+        for one in calls.calls
+        if one.index in reaching and _mixes_rows(one)
+        for argument in one.arguments
+    )
+
+
+def _mixes_rows(one: CallFacts) -> bool:
+    by_index = one.name in TAKES and len(one.arguments) > 1
+    return by_index or one.name in ("flip", "roll", "index_add", "scatter_add", "scatter_reduce")
+
+
+def _identity(argument: ArgumentFacts) -> tuple[Any, ...]:
+    """The same for one tensor, and for those of unknown origin that may be one."""
+    unknown = argument.made_by is None and argument.leaf is None
+    shape = (argument.shape, argument.dtype) if unknown else ()
+    return argument.made_by, argument.leaf, *shape
 
 
 class ReadRowsLook(TorchFunctionMode):
     """A context manager around a step that is run again; `read` then tells, for each layer that is
     given a part of the data, which rows of that have a gradient. Batch norm takes its running
-    statistics meanwhile: those of a batch would make each sample depend on all."""
+    statistics meanwhile, since those of a batch make each sample depend on all, and nothing is
+    dropped."""
 
     def __init__(self, calls: StepCalls, taken: CallFacts) -> None:
         super().__init__()
@@ -67,17 +97,34 @@ class ReadRowsLook(TorchFunctionMode):
         self._seen: Counter[str] = Counter()
         self._given: dict[Key, Numbers] = {}
         self._flags: dict[Key, torch.Tensor] = {}
+        source = calls.maker(taken.arguments[0])
+        self._source = calls.among_its_name(source) if source is not None else None
+        self._copies: list[Any] = []
+        """Of what the part is taken from."""
+        self.leaves_torch = False
+        """It is read as numbers, too: what they are for is not known."""
+        self.normalised = any(calls.calls[index].name == "batch_norm" for index in behind)
+        """Samples take part in the statistics of others."""
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self._copies.clear()
 
     @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, plain_name(func)
         if current_autograd_node() is not None:
             return call(func, *args, **kwargs)
+        if name in DROPOUTS:  # it would make samples that stay the same differ from step to step
+            self._seen[name] += 1
+            return args[0] if args else kwargs["input"]
         if name == "batch_norm":
             args, kwargs = _with_running_statistics(args, kwargs)
         key, self._seen[name] = (name, self._seen[name]), self._seen[name] + 1
         if key not in self._first:
-            return call(func, *args, **kwargs)
+            out = call(func, *args, **kwargs)
+            self._follow(key, args, out)
+            return out
         places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
         at = next((i for i in places if not args[i].requires_grad and args[i].dim()), None)
         if at is None:
@@ -91,6 +138,13 @@ class ReadRowsLook(TorchFunctionMode):
         looked_up = name == "embedding" and isinstance(out, torch.Tensor)
         self._watch(key, data, out if looked_up else data)
         return out
+
+    def _follow(self, key: Key, args: Any, out: Any) -> None:
+        """Notes what the part is taken from, its copies, and whether they are read as numbers."""
+        copied = bool(args) and any(args[0] is one for one in self._copies)
+        if key == self._source or (copied and key[0] in (*COPIES, *CASTS, "detach", "cpu", "get")):
+            self._copies.append(out)
+        self.leaves_torch |= copied and key[0] in ("tolist", "numpy", "array")
 
     def _watch(self, key: Key, data: torch.Tensor, hooked: torch.Tensor) -> None:
         if hooked.requires_grad and len(hooked) == len(data) >= _FEWEST_ROWS:
@@ -136,6 +190,8 @@ def _with_running_statistics(args: Any, kwargs: Any) -> tuple[Any, Any]:
 def unread_rows(looks: Sequence[ReadRowsLook]) -> UnreadRowsFacts | None:
     """Of looks at several steps: of all that is given to the first layers, and differs from step to
     step, the same rows are read in each, and half of them or fewer."""
+    if any(look.leaves_torch for look in looks):
+        return None
     seen = [read for look in looks if (read := look.read)]  # a step may not run again
     places: set[frozenset[int]] = set()
     sizes, steps = [0], [0]
@@ -152,4 +208,6 @@ def unread_rows(looks: Sequence[ReadRowsLook]) -> UnreadRowsFacts | None:
     if len(patterns) != 1 or 2 * len(patterns[0]) > min(sizes[1:]):
         return None
     count = len(patterns[0])
+    if count > 1 and any(look.normalised for look in looks):
+        return None  # to normalise by more samples than are learnt from may be meant
     return UnreadRowsFacts(taken=looks[0].taken, rows=max(sizes), read=count, steps=max(steps))

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nanodoc.facts.calls import CallFacts, StepCalls
-from nanodoc.vocabulary.calls import CASTS, COPIES, DROPOUTS, RESHAPING
+from nanodoc.vocabulary.calls import CASTS, COPIES, DROPOUTS, LAYERS, RESHAPING
 
-_CHANNELS_AT = {"linear": -1, "conv1d": 1, "conv2d": 1, "conv3d": 1}
-"""The dimension of what such a layer is given that it mixes."""
 _BETWEEN = (*CASTS, *COPIES, *DROPOUTS, *RESHAPING, "batch_norm")
 _OPERANDS = 2  # input and weight
 
@@ -49,7 +47,8 @@ def joined_layers(calls: StepCalls) -> Iterator[JoinedLayers]:
     followed: dict[str, list[JoinedLayers | None]] = defaultdict(list)
     for call in calls.calls:
         if call.index in reaching and (weight := _weight(call)) is not None:
-            followed[weight].append(_joined(call, weight, readers))
+            joined = None if _of_frozen_layers(calls, call) else _joined(call, weight, readers)
+            followed[weight].append(joined)
     for each in followed.values():
         first = each[0]
         if first is not None and len({one and one.next_weight for one in each}) == 1:
@@ -58,12 +57,24 @@ def joined_layers(calls: StepCalls) -> Iterator[JoinedLayers]:
 
 def _weight(call: CallFacts) -> str | None:
     """The name of the weight that a layer learns which mixes all of its inputs."""
-    if call.name not in _CHANNELS_AT or len(call.arguments) < _OPERANDS:
+    if call.name not in ("linear", "conv1d", "conv2d", "conv3d") or len(call.arguments) < _OPERANDS:
         return None
     given, weight = call.arguments[:_OPERANDS]
-    at = _CHANNELS_AT[call.name]
+    at = _channels_at(call)
     mixes = given.shape[at:][:1] == weight.shape[1:2]  # a convolution in groups does not
     return weight.parameter if weight.requires_grad and mixes else None
+
+
+def _channels_at(layer: CallFacts) -> int:
+    """The dimension of what such a layer is given that it mixes."""
+    return -1 if layer.name == "linear" else 1
+
+
+def _of_frozen_layers(calls: StepCalls, call: CallFacts) -> bool:
+    """It is given what layers have made that do not learn: a probe of these may be linear."""
+    given = call.arguments[0]
+    made_of, _ = calls.behind(given)
+    return not given.requires_grad and any(calls.calls[i].name in LAYERS for i in made_of)
 
 
 def _joined(
@@ -79,8 +90,10 @@ def _joined(
                 return None
             hidden, inputs, *_ = layer.arguments[1].shape
             sizes = (inputs, hidden, reader.arguments[1].shape[0])
+            if made is layer and len(layer.arguments) == _OPERANDS:
+                return None  # without a bias it is a projection, or a linear operator, on purpose
             return JoinedLayers(weight, next_weight, sizes, layer, made)
-        at = _CHANNELS_AT[layer.name]
+        at = _channels_at(layer)
         if reader.name not in _BETWEEN or reader.shape[at:] != made.shape[at:]:
             return None
         made = reader

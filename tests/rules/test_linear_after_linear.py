@@ -123,6 +123,19 @@ def test_factors_of_low_rank_are_left_alone() -> None:
     assert found(Net(lambda net, x: net.last(net.first(x)), hidden=1)) is None
 
 
+def test_an_operator_without_a_bias_is_left_alone() -> None:
+    torch.manual_seed(0)
+    model = Net(lambda net, x: net.last(net.first(x)))
+    model.first = nn.Linear(3, 32, bias=False)
+    assert found(model) is None
+
+
+def test_a_probe_of_frozen_features_is_left_alone() -> None:
+    torch.manual_seed(0)
+    frozen = nn.Linear(3, 3).requires_grad_(False)
+    assert found(Net(lambda net, x: net.last(net.first(torch.tanh(frozen(x)))))) is None
+
+
 def test_where_a_linear_map_is_enough() -> None:
     torch.manual_seed(0)
     assert found(Net(lambda net, x: net.last(net.first(x))), straight=True) is None

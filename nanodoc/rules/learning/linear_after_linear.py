@@ -1,9 +1,10 @@
 """## What it checks
 Two linear layers, or two convolutions, with nothing between them but dropout or batch norm: what
 the first one gives goes into the second one alone, and is not narrower than both the inputs and the
-outputs of the two. Up to 150 early steps are run again with ReLU between them. Reported if they end
-at a loss that is lower by a tenth of the way that it had come, or less than half as high, and lower
-in four of five of the later steps.
+outputs of the two. Layers without a bias, and those that are given what frozen layers made, may be
+linear on purpose. Up to 150 early steps are run again with ReLU between the two. Reported if they
+end at a loss that is lower by a tenth of the way that it had come, or less than half as high, and
+lower in four of five of the later steps.
 
 ## Why it matters
 Whatever their weights, the two are a linear map together: a network that seems to have one more
@@ -55,7 +56,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         explanation=f"No activation stands between {first} ({inputs} to {hidden}) and {second} "
         f"({hidden} to {outputs}), so that together they are one linear map of {inputs} to "
         f"{outputs}. With ReLU between them, the same early steps of this run end at a lower loss.",
-        culprit=Culprit(kind="op", op=found.last.name, module=first, location=where),
+        culprit=Culprit(kind="op", op=found.last.name, module=found.last.module, location=where),
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, max(0.0, 1 - found.changed / (found.loss or 1.0)) / 2),
         notes=[
