@@ -121,20 +121,18 @@ class ReadRowsLook(TorchFunctionMode):
         if name == "batch_norm":
             args, kwargs = _with_running_statistics(args, kwargs)
         key, self._seen[name] = (name, self._seen[name]), self._seen[name] + 1
-        if key not in self._first:
+        at = _data_at(args) if key in self._first else None
+        if at is None:
             out = call(func, *args, **kwargs)
             self._follow(key, args, out)
             return out
-        places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor)]
-        at = next((i for i in places if not args[i].requires_grad and args[i].dim()), None)
-        if at is None:
-            return call(func, *args, **kwargs)
         data = args[at]
         if data.is_floating_point() and torch.is_grad_enabled():
             # a recurrent layer takes gradients from row to row where rows are steps in time
             data = data.detach().requires_grad_()
             args = (*args[:at], data, *args[at + 1 :])
         out = call(func, *args, **kwargs)
+        self._follow(key, args, out)
         looked_up = name == "embedding" and isinstance(out, torch.Tensor)
         self._watch(key, data, out if looked_up else data)
         return out
@@ -149,7 +147,7 @@ class ReadRowsLook(TorchFunctionMode):
     def _watch(self, key: Key, data: torch.Tensor, hooked: torch.Tensor) -> None:
         if hooked.requires_grad and len(hooked) == len(data) >= _FEWEST_ROWS:
             with torch.no_grad(), DisableTorchFunction():
-                values = data.double().reshape(len(data), -1)
+                values = data.cpu().double().reshape(len(data), -1)
                 self._given[key] = tuple(values.cumsum(1).sum(1).tolist())
                 self._flags[key] = torch.zeros(len(data), dtype=torch.bool)
             hooked.register_hook(lambda gradient: self._note(key, gradient))
@@ -168,6 +166,15 @@ class ReadRowsLook(TorchFunctionMode):
             flags = [self._flags[other] for other, rows in self._given.items() if rows == given]
             told[key] = given, tuple(torch.stack(flags).any(0).tolist())
         return told
+
+
+def _data_at(args: Sequence[Any]) -> int | None:
+    """The place of the first tensor without a gradient whose rows can be told apart."""
+    for at, value in enumerate(args):
+        if isinstance(value, torch.Tensor) and not value.requires_grad and value.dim():
+            plain = value.layout is torch.strided and not value.is_complex()
+            return at if plain else None
+    return None
 
 
 def _is_first(one: CallFacts) -> bool:

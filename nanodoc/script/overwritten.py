@@ -160,7 +160,7 @@ class OverwrittenStores:
                 self._note(tensor, index, value)
 
     def read(self, tensor: Any) -> None:
-        """A function is about to be given the tensor."""
+        """`tensor[index]` is about to be read."""
         if self._is_listened_to(tensor):
             self._last.pop(id(tensor), None)
 
