@@ -22,4 +22,4 @@ def test_the_rate_is_named_where_only_a_smaller_one_helps() -> None:
     finding = examine(recipe, 100).findings[0]
     assert finding.code == "ND606"
     rate = finding.explanation.partition("The learning rate of ")[2]
-    assert rate.startswith("1 is too high: with 0.1 times that, the steps from step")
+    assert rate.startswith("1 is too high: with 0.1 times that, the last")

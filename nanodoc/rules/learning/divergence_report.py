@@ -190,8 +190,8 @@ def _of_the_rate(growth: Growth, course: RerunFacts | None, rate: float | None) 
     if any(stretch.clip is not None and stretch.passes for stretch in course.stretches):
         return ""
     return (
-        f" The learning rate of {rate:.3g} is too high: with {factor:g} times that, the steps from "
-        f"step {course.start} on do not diverge."
+        f" The learning rate of {rate:.3g} is too high: with {factor:g} times that, the last "
+        "steps do not diverge."
     )
 
 
