@@ -26,6 +26,9 @@ WEIGHTS_GREW = 5.0
 """How far the weights of a finite run must have grown: its loss may rise for many reasons."""
 
 
+_DIVERGED = "ND606"
+
+
 def diverged_claim(
     rule: Rule,
     evidence: Evidence,
@@ -65,7 +68,11 @@ def diverged_claim(
                 broken=len(norms) < len(evidence.grad_norms),
             )
             + _of_the_sum(summed, site)
-            + (_of_the_rate(growth, course, rate) if far is None and summed is None else "")
+            + (
+                _of_the_rate(growth, course, rate)
+                if far is None and summed is None and rule.code == _DIVERGED
+                else ""
+            )
             + (f" {of_the_inputs(far)}" if far is not None else ""),
             culprit=_culprit(birth, far, site),
             phase="optimizer",
@@ -181,13 +188,11 @@ def _of_the_sum(summed: CallFacts | None, site: SourceSpan | None) -> str:
 
 
 def _of_the_rate(growth: Growth, course: RerunFacts | None, rate: float | None) -> str:
-    """Where only smaller steps keep the run from diverging, and nothing else is known to make them
-    too large."""
+    """Where smaller steps keep the run from diverging, and nothing else is known to make them too
+    large."""
     factor = slower(course) if course is not None else None
     others = (growth.written, growth.wide, growth.scaled)
     if course is None or factor is None or rate is None or any(one is not None for one in others):
-        return ""
-    if any(stretch.clip is not None and stretch.passes for stretch in course.stretches):
         return ""
     return (
         f" The learning rate of {rate:.3g} is too high: with {factor:g} times that, the last "
