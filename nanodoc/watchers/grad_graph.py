@@ -9,9 +9,8 @@ in places that nobody can put back.
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,13 +57,6 @@ _ZERO_STEPS = 3
 LEAK = "cross-sample leak"
 
 
-def _with_subclasses(kinds: Iterable[type]) -> list[type]:
-    found = list(kinds)
-    for kind in found:  # which grows meanwhile
-        found += kind.__subclasses__()
-    return found
-
-
 class GraphWatch(Watch):
     """One run's watch. The engine tells it of every step; the facts are there when the run has
     ended."""
@@ -95,7 +87,6 @@ class GraphWatch(Watch):
         self.moved: tuple[str, ...] = ()
         """Parameters that never got a gradient and whose values changed all the same (an average
         kept by hand)."""
-        self._fused_anywhere: bool | None = None
         self.ownership = Ownership(runner.recipe, build)
         self.graph: GraphFacts | None = None
         self.leak: LeakFacts | None = None
@@ -118,8 +109,7 @@ class GraphWatch(Watch):
 
     def fused(self) -> bool:
         """Attention layers in eval mode leave their fused path while a function mode watches, and
-        round otherwise. Those that the step reaches in ways of its own are looked for once among
-        all objects, when a step is first asked about."""
+        round otherwise."""
         recipe = self._runner.recipe
         beside = [
             value
@@ -128,12 +118,7 @@ class GraphWatch(Watch):
         ]
         roots = [recipe.model, *(value for value in beside if isinstance(value, torch.nn.Module))]
         # the step itself may put them into eval mode for a pass of its own
-        if any(isinstance(m, _FUSED) for root in roots for m in root.modules()):
-            return True
-        if self._fused_anywhere is None:
-            alive = gc.get_referrers(*_with_subclasses(_FUSED))
-            self._fused_anywhere = any(isinstance(one, _FUSED) for one in alive)
-        return self._fused_anywhere
+        return any(isinstance(m, _FUSED) for root in roots for m in root.modules())
 
     @contextlib.contextmanager
     def around_run(self) -> Iterator[None]:
