@@ -26,9 +26,6 @@ WEIGHTS_GREW = 5.0
 """How far the weights of a finite run must have grown: its loss may rise for many reasons."""
 
 
-_DIVERGED = "ND606"
-
-
 def diverged_claim(
     rule: Rule,
     evidence: Evidence,
@@ -68,11 +65,7 @@ def diverged_claim(
                 broken=len(norms) < len(evidence.grad_norms),
             )
             + _of_the_sum(summed, site)
-            + (
-                _of_the_rate(growth, course, rate)
-                if far is None and summed is None and rule.code == _DIVERGED
-                else ""
-            )
+            + ("" if far or summed or rule.code == "ND601" else _of_the_rate(growth, course, rate))
             + (f" {of_the_inputs(far)}" if far is not None else ""),
             culprit=_culprit(birth, far, site),
             phase="optimizer",
