@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from types import FrameType
 from typing import Any
@@ -26,6 +26,7 @@ from nanodoc.facts.calls import StepCalls
 from nanodoc.facts.policy import TransitionFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
+from nanodoc.tensors.plain import first_data
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
 
@@ -77,7 +78,7 @@ class TransitionsLook(TorchFunctionMode):
             return call(func, *args, **kwargs)
         key = (name, self._seen[name])
         self._seen[name] += 1
-        at = _first_data(args) if key in self._before | self._after else None
+        at = first_data(args) if key in self._before | self._after else None
         if key in self._before and at is not None and self.states is None:
             self.states = args[at].detach()
         elif key in self._after and at is not None:
@@ -96,18 +97,6 @@ class TransitionsLook(TorchFunctionMode):
                 with DisableTorchFunction():
                     self.known = _kept_states(self.next_states, users_frames())
         return call(func, *args, **kwargs)
-
-
-def _first_data(args: Sequence[Any]) -> int | None:
-    """The place of the first argument with rows that does not learn: what a layer is given."""
-    return next(
-        (
-            at
-            for at, value in enumerate(args)
-            if isinstance(value, torch.Tensor) and not value.requires_grad and value.dim()
-        ),
-        None,
-    )
 
 
 def transitions(

@@ -1,10 +1,10 @@
 """Samples of a batch that the loss does not read: the step computes something of each sample, takes
 a part of it by position, and nothing else reads the rest.
 
-The step is run again, and each call that gives samples to the first weights is watched: which rows
-of its result have a gradient. Where these are the same rows in several steps, whatever the samples,
-it is their place that decides. A mask, or a loss that is zero for some samples, chooses others in
-each step.
+The step is run again, and each call that gives samples to the first weights is watched: which of
+the rows that it is given have a gradient. Where these are the same rows in several steps, whatever
+the samples, it is their place that decides. A loss that is zero for some samples leaves out others
+in each step.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.inspection import UnreadRowsFacts
 from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
+from nanodoc.tensors.plain import first_data, is_plain
 from nanodoc.trace.calls import plain_name
 from nanodoc.vocabulary.calls import CASTS, COPIES, DROPOUTS, LAYERS, TAKES
 
@@ -121,8 +122,8 @@ class ReadRowsLook(TorchFunctionMode):
         if name == "batch_norm":
             args, kwargs = _with_running_statistics(args, kwargs)
         key, self._seen[name] = (name, self._seen[name]), self._seen[name] + 1
-        at = _data_at(args) if key in self._first else None
-        if at is None:
+        at = first_data(args) if key in self._first else None
+        if at is None or not is_plain(args[at]) or args[at].is_complex():
             out = call(func, *args, **kwargs)
             self._follow(key, args, out)
             return out
@@ -166,15 +167,6 @@ class ReadRowsLook(TorchFunctionMode):
             flags = [self._flags[other] for other, rows in self._given.items() if rows == given]
             told[key] = given, tuple(torch.stack(flags).any(0).tolist())
         return told
-
-
-def _data_at(args: Sequence[Any]) -> int | None:
-    """The place of the first tensor without a gradient whose rows can be told apart."""
-    for at, value in enumerate(args):
-        if isinstance(value, torch.Tensor) and not value.requires_grad and value.dim():
-            plain = value.layout is torch.strided and not value.is_complex()
-            return at if plain else None
-    return None
 
 
 def _is_first(one: CallFacts) -> bool:

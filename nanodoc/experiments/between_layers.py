@@ -22,9 +22,6 @@ from nanodoc.trace.eager import run_eagerly
 
 look_through(__file__)
 
-LONGEST = 150
-"""Steps that are run again."""
-SHORTEST = 30
 _MOST = 3  # pairs of layers that are tried
 
 
@@ -38,8 +35,8 @@ def between_layers(
 ) -> BetweenFacts | None:
     """How much lower early steps end with ReLU between two linear layers; None where they do not,
     and where they can't be run again."""
-    found = step.checkpoints.stretch(LONGEST) if step.checkpoints is not None else None
-    if found is None or len(found[1]) < SHORTEST:
+    found = step.early()
+    if found is None:
         return None
     start, steps = found
     own = losses[start.step : start.step + len(steps)]

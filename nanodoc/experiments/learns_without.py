@@ -26,10 +26,6 @@ from nanodoc.vocabulary.calls import DRAWS, SOFTMAXES
 
 look_through(__file__)
 
-LONGEST = 150
-"""Steps that are run again."""
-SHORTEST = 30
-"""Fewer show nothing."""
 FAR_LOWER = 0.85
 """Times the run's own late loss."""
 _MOST_ELEMENTS = 4_000_000
@@ -41,8 +37,8 @@ def learns_without(
 ) -> LearnsWithout | None:
     """The call which, made in another way, lets early steps of the run end at a far lower loss;
     None where there is none, and where they can't be run again."""
-    found = step.checkpoints.stretch(LONGEST) if step.checkpoints is not None else None
-    if found is None or len(found[1]) < SHORTEST:
+    found = step.early()
+    if found is None:
         return None
     start, steps = found
     sites = _Reordering()

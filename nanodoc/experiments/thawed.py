@@ -11,10 +11,6 @@ from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.plateau import comes_further, late_loss
 from nanodoc.facts.trials import ThawedFacts
 
-LONGEST = 150
-"""Steps that are run again."""
-SHORTEST = 30
-
 
 def fresh_and_frozen(trials: StepTrials, step: Step) -> list[str]:
     """The parameters that a line of the user's froze at their first values, and that an optimizer
@@ -32,9 +28,9 @@ def thawed(trials: StepTrials, step: Step, losses: Sequence[float], say: Say) ->
     """How much lower early steps end with the frozen parameters trained; None where they do not,
     and where they can't be run again."""
     frozen = fresh_and_frozen(trials, step)
-    found = step.checkpoints.stretch(LONGEST) if step.checkpoints is not None else None
+    found = step.early()
     line = step.frozen_at(frozen[0]) if frozen else None
-    if found is None or len(found[1]) < SHORTEST or line is None:
+    if found is None or line is None:
         return None
     start, steps = found
     named = trials.keeper.named

@@ -16,11 +16,13 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, ClassVar
 from weakref import ref
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 from nanodoc.facts.asides import OverwrittenFacts
 from nanodoc.instrument.frames import look_through
@@ -228,6 +230,10 @@ class _Listened(torch.Tensor):
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
+# to other processes goes its memory, as that of any tensor
+ForkingPickler.register(_Listened, lambda store: reduce_tensor(store.as_subclass(torch.Tensor)))
+
+
 def _others_listen() -> bool:
     """A function mode, or a subclass of tensors, may tell methods of tensors apart by what stands
     at their names."""
@@ -305,7 +311,6 @@ def _stores_of(frame: FrameType) -> dict[int, _Written]:
     return {
         id(value): _Written(name, ref(value), len(value), value._version)
         for name, value in _held(frame)
-        if type(value) is torch.Tensor and not value.requires_grad
-        if not (value.is_inference() or value.is_shared())
+        if type(value) is torch.Tensor and not (value.requires_grad or value.is_inference())
         if value.dim() and len(value) >= _FEWEST_ROWS
     }

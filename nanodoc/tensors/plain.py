@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -69,3 +71,12 @@ def local_parts(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 def without_values(tensor: torch.Tensor) -> bool:
     """A parameter or buffer that a lazy module has yet to make, or one on the meta device."""
     return is_lazy(tensor) or tensor.is_meta
+
+
+def first_data(arguments: Sequence[Any]) -> int | None:
+    """The place of the first argument that has rows and no gradient: what a layer is given, where
+    its weights come first or a text does."""
+    for at, value in enumerate(arguments):
+        if isinstance(value, torch.Tensor) and not value.requires_grad and value.dim():
+            return at
+    return None

@@ -3,9 +3,9 @@ The only loss of a step is one supervised loss (cross entropy, squared error, â€
 or the log-probabilities of labels without one (also a score minus the logsumexp of all, as in a
 CRF), and a minimising optimizer holds the layer that predicts. Or it is the unchanged result of a
 gpytorch objective, a log-likelihood. Or two supervised terms compare the same predictions with the
-same targets, and one of the two has a minus sign. Other sums of several terms and runs with several
-optimizers are not checked, because an adversarial term has a minus sign on purpose; nor are terms
-with a different weight per sample, such as advantages.
+same targets, and one of the two has a minus sign and at least half of the other's weight. Other
+sums of several terms and runs with several optimizers are not checked, because an adversarial term
+has a minus sign on purpose; nor are terms with a different weight per sample, such as advantages.
 
 ## Why it matters
 Training makes the predictions as wrong as possible. The loss still falls, even below zero.
@@ -39,6 +39,7 @@ from nanodoc.vocabulary.calls import LAYERS, LOG_PROBABILITIES, SCALINGS, SUPERV
 
 _TURNING = ("sub", *SCALINGS)
 _LONG = 10  # steps
+_UNDOES = 0.5  # of the other term's slope: a little of a second loss is a correction of the first
 
 
 @rule(
@@ -136,9 +137,15 @@ def _pulled_both_ways(calls: StepCalls) -> tuple[CallFacts, CallFacts, CallFacts
     for worse in (c for c in terms if (c.notes.slope or 0.0) < 0):
         for better in (c for c in terms if (c.notes.slope or 0.0) > 0):
             pairs = zip(worse.arguments[:2], better.arguments[:2], strict=True)
-            if all(_is_same(calls, one, other) for one, other in pairs):
+            alike = all(_is_same(calls, one, other) for one, other in pairs)
+            if alike and _share(better, worse) >= _UNDOES:
                 return worse, better, _turned(calls, worse, reaching)
     return None
+
+
+def _share(better: CallFacts, worse: CallFacts) -> float:
+    """How much of what the one term teaches the other takes back, at most 1."""
+    return min(1.0, -(worse.notes.slope or 0.0) / (better.notes.slope or 1.0))
 
 
 def _is_same(calls: StepCalls, one: ArgumentFacts, other: ArgumentFacts) -> bool:
@@ -170,7 +177,7 @@ def _against_each_other(
         "them has a minus sign: what one term teaches, the other undoes.",
         culprit=at_call(turned, evidence),
         step=len(evidence.losses) - 1,
-        weight=0.85,
+        weight=confidence(0.6, 0.6 * _share(better, worse)),
         notes=[("slopes", f"{better.notes.slope:.3g}, {worse.notes.slope:.3g}")],
         fix="remove the minus sign",
         standing=WIRED,

@@ -1,9 +1,11 @@
 """## What it checks
-Samples of which the loss reads nothing. Where a step takes a part of a tensor by position, up to
-four of the last steps are run again, and the gradients of what the first layers give are looked at,
-sample by sample. Reported if the same half of the samples, or more, has no gradient in each step,
-though the samples are others. A loss that leaves out samples by their values, by a mask or a margin
-leaves out others in each step.
+Samples of which the loss reads nothing. Where a step takes a part of a tensor by a number or a
+slice, up to four of the last steps are run again, and the gradients of what the first layers are
+given are looked at, sample by sample. Reported if the same half of the samples, or more, has no
+gradient in each step, though the samples are others. Left alone are parts taken by a mask or by
+indices, and steps that read their data, or what the part is taken from, in another way as well.
+Behind batch norm, which may be meant to see more samples, a single sample must be all that is
+read.
 
 ## Why it matters
 The batch is computed as a whole and learnt from in part: the training is as slow as with the whole
