@@ -299,7 +299,7 @@ def class_labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFa
         call for call in calls.calls if call.name in CLASSIFICATION and call.index in reaching
     ]
     samples = sum(batch_size(batch) or 0 for batch in batches)
-    rows = sum(call.arguments[1].shape[0] for call in losses if _has_rows(call))
+    rows = sum(_rows(call.arguments[1]) for call in losses if len(call.arguments) > 1)
     labels = (call.notes.labels for call in losses)
     counts = [known.counts for known in labels if known is not None and known.counts is not None]
     if not losses or not samples or len(counts) < len(losses):
@@ -313,5 +313,6 @@ def class_labels(step: int, batches: Sequence[Any], calls: StepCalls) -> LabelFa
     )
 
 
-def _has_rows(call: CallFacts) -> bool:
-    return len(call.arguments) > 1 and bool(call.arguments[1].shape)
+def _rows(labels: ArgumentFacts) -> int:
+    """A label without a dimension is that of one sample, however large the batch is."""
+    return labels.shape[0] if labels.shape else 1
