@@ -52,10 +52,7 @@ def between_layers(
             return None
         if course.complete and mode.applied and comes_further(own, course.losses):
             return BetweenFacts(
-                function=pair.layer.name,
-                last=pair.last,
-                weights=(pair.weight, pair.next_weight),
-                sizes=pair.sizes,
+                layers=pair,
                 steps=len(steps),
                 loss=late_loss(own),
                 changed=late_loss(course.losses),

@@ -47,8 +47,9 @@ def joined_layers(calls: StepCalls) -> Iterator[JoinedLayers]:
     followed: dict[str, list[JoinedLayers | None]] = defaultdict(list)
     for call in calls.calls:
         if call.index in reaching and (weight := _weight(call)) is not None:
-            joined = None if _of_frozen_layers(calls, call) else _joined(call, weight, readers)
-            followed[weight].append(joined)
+            joined = _joined(call, weight, readers)
+            probes = joined is not None and _of_frozen_layers(calls, call)
+            followed[weight].append(None if probes else joined)
     for each in followed.values():
         first = each[0]
         if first is not None and len({one and one.next_weight for one in each}) == 1:
@@ -73,8 +74,10 @@ def _channels_at(layer: CallFacts) -> int:
 def _of_frozen_layers(calls: StepCalls, call: CallFacts) -> bool:
     """It is given what layers have made that do not learn: a probe of these may be linear."""
     given = call.arguments[0]
+    if given.requires_grad:
+        return False
     made_of, _ = calls.behind(given)
-    return not given.requires_grad and any(calls.calls[i].name in LAYERS for i in made_of)
+    return any(calls.calls[i].name in LAYERS for i in made_of)
 
 
 def _joined(
@@ -83,9 +86,8 @@ def _joined(
     made = layer
     while len(reading := readers[made.index]) == 1:
         (reader,) = reading
-        given = reader.arguments[0]
         if (next_weight := _weight(reader)) is not None:
-            alike = reader.name == layer.name and given.made_by == made.index
+            alike = reader.name == layer.name and reader.arguments[0].made_by == made.index
             if not alike or next_weight == weight:
                 return None
             hidden, inputs, *_ = layer.arguments[1].shape

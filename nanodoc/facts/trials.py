@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nanodoc.facts.calls import CallFacts
+from nanodoc.facts.linear_maps import JoinedLayers
 from nanodoc.facts.source import SourceSpan
 
 _ENORMOUS = 1_000.0  # times the weights of step 0
@@ -143,14 +143,7 @@ class BetweenFacts:
     """Two linear layers with nothing between them, where early steps come further with ReLU
     there."""
 
-    function: str
-    """That both call, such as `linear`."""
-    last: CallFacts
-    """What gives the second one its inputs."""
-    weights: tuple[str, str]
-    """The names of the two layers' weights."""
-    sizes: tuple[int, int, int]
-    """Inputs, hidden, outputs."""
+    layers: JoinedLayers
     steps: int
     """So many early ones, run again."""
     loss: float

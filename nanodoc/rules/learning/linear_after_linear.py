@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nanodoc.diagnosis.claim import Claim, confidence
-from nanodoc.diagnosis.finding import Culprit, Fix
+from nanodoc.diagnosis.finding import Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.learning.claims import learning_claim
+from nanodoc.rules.learning.claims import at_call, learning_claim
 
 
 @rule(
@@ -45,18 +45,19 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.pattern.between if evidence.pattern is not None else None
     if found is None:
         return
-    where = found.last.layer_at or found.last.site
-    first, second = (weight.removesuffix(".weight") for weight in found.weights)
-    inputs, hidden, outputs = found.sizes
-    kind = "linear layers" if found.function == "linear" else "convolutions"
+    pair = found.layers
+    first, second = (one.removesuffix(".weight") for one in (pair.weight, pair.next_weight))
+    inputs, hidden, outputs = pair.sizes
+    kind = "linear layers" if pair.layer.name == "linear" else "convolutions"
+    culprit = at_call(pair.last, evidence)
     yield learning_claim(
         rule,
-        location_key(where) or ("between", found.weights),
+        location_key(culprit.location) or ("between", first, second),
         title=f"no activation between the {kind} {first} and {second}",
         explanation=f"No activation stands between {first} ({inputs} to {hidden}) and {second} "
         f"({hidden} to {outputs}), so that together they are one linear map of {inputs} to "
         f"{outputs}. With ReLU between them, the same early steps of this run end at a lower loss.",
-        culprit=Culprit(kind="op", op=found.last.name, module=found.last.module, location=where),
+        culprit=culprit,
         step=len(evidence.losses) - 1,
         weight=confidence(0.7, max(0.0, 1 - found.changed / (found.loss or 1.0)) / 2),
         notes=[
