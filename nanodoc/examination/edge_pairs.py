@@ -116,14 +116,20 @@ def _nodes(value: ast.expr) -> list[ast.AST]:
     return [n for n in ast.walk(value) if not (isinstance(n, ast.keyword) and n.arg == "dtype")]
 
 
-def trained_nodes(values: Iterable[Any]) -> tuple[int, int] | None:
-    """(nodes that the `train_mask` of the only graph marks, all of its nodes); None where it marks
-    all of them, or there is none, or more than one graph."""
+def node_masks(values: Iterable[Any]) -> tuple[dict[str, int], int] | None:
+    """(how many nodes each mask of the only graph marks, all of its nodes). The masks are boolean
+    vectors that have no node in common. None where there are fewer than two, or several graphs."""
     whole = [*values]
-    known = [v for v in whole if isinstance(v, dict) and "train_mask" in v] or graphs_among(whole)
-    masks = [graph["train_mask"] for graph in known if "train_mask" in graph]
-    mask = masks[0] if len(masks) == 1 else None
-    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.dim() != 1:
+    found = []
+    for graph in [*(v for v in whole if isinstance(v, dict)), *graphs_among(whole)]:
+        masks = {
+            str(name): part
+            for name, part in graph.items()
+            if isinstance(part, torch.Tensor) and part.dtype is torch.bool and part.dim() == 1
+        }
+        if len(masks) > 1 and len({len(mask) for mask in masks.values()}) == 1:
+            found.append(masks)
+    if len(found) != 1 or int(torch.stack([*found[0].values()]).sum(0).max()) != 1:
         return None
-    marked = int(mask.sum())
-    return (marked, mask.numel()) if 0 < marked < mask.numel() else None
+    (masks,) = found
+    return {name: int(mask.sum()) for name, mask in masks.items()}, len(next(iter(masks.values())))

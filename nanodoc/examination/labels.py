@@ -7,12 +7,11 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
-from nanodoc.examination.running import ran_statements, states_in
+from nanodoc.examination.running import states_in
 from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.inspection import LabelFacts
 from nanodoc.facts.source import SourceSpan
@@ -21,13 +20,12 @@ from nanodoc.tensors.nested import batch_size, keys_of, tensor_leaves
 from nanodoc.trace.files import USER, frame_kind
 from nanodoc.trace.named_numbers import keys_written_at, reshaped_at, written_into_at
 from nanodoc.trace.returned import Key, collator_of, line_in_data, line_of_variable, lines_calling
-from nanodoc.trace.unread import remembered_steps, swapped_ends, unread_fields, unread_names
+from nanodoc.trace.unread import remembered_steps, swapped_ends
 from nanodoc.vocabulary.calls import BINARY, CLASSIFICATION, REGRESSION, TAKES
 
 _WITH_TARGETS = (*CLASSIFICATION, *REGRESSION, "ctc_loss")
 _WEIGHTED = ("CrossEntropyLoss", "NLLLoss")
 _WEIGHTED_BINARY = ("BCEWithLogitsLoss",)
-_ENDS = re.compile(r"(?i)\w*(done|terminal|terminated|termination)s?(_\w+)?")
 _MAKES_LABELS = re.compile("LanguageModeling|CompletionOnly")  # collators of transformers and TRL
 _SHIFTING = re.compile(r"For(CausalLM|ConditionalGeneration)$|LMHeadModel$")
 _TAKING = (*TAKES, "roll")
@@ -117,21 +115,6 @@ def _label_columns(collator: Any) -> list[str]:
     """What sentence-transformers' collator looks for."""
     named = getattr(collator, "valid_label_columns", None)
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
-
-
-def unread_flags(recipe: Recipe, calls: StepCalls) -> tuple[tuple[str, SourceSpan], ...]:
-    """What the functions that add up targets of regressions bind as ends of episodes, and never
-    read."""
-    if not any(call.name in REGRESSION for call in calls.calls):
-        return ()
-    sums = [call for call in calls.calls if call.name == "add" and not call.requires_grad]
-    places = {(c.site.file, c.site.function): c.site for c in sums if c.site is not None}.values()
-    found: dict[str, SourceSpan] = {}
-    for place in places:
-        ran = partial(ran_statements, file=place.file, recipe=recipe)
-        found |= unread_names(place, _ENDS, ran)
-        found |= unread_fields(place, _ENDS)
-    return tuple(found.items())
 
 
 def swapped_flags(recipe: Recipe, calls: StepCalls) -> SourceSpan | None:

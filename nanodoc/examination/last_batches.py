@@ -15,7 +15,7 @@ from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.aliases import alias_at
 from nanodoc.examination.averages import stale_averages
 from nanodoc.examination.discarded import discarded, lost_updates
-from nanodoc.examination.edge_pairs import misread_edges, reshaped_pairs_at, trained_nodes
+from nanodoc.examination.edge_pairs import misread_edges, node_masks, reshaped_pairs_at
 from nanodoc.examination.labels import (
     class_labels,
     criterion_at,
@@ -25,7 +25,6 @@ from nanodoc.examination.labels import (
     loss_by_hand,
     remembered_at,
     swapped_flags,
-    unread_flags,
     weights_at,
 )
 from nanodoc.examination.mask_lines import mask_made_at
@@ -167,11 +166,10 @@ class Inspector:
             "loss_by_hand": loss_by_hand(calls),
             "weights_at": weights_at(calls),
             "ignoring_at": ignoring_at(calls),
-            "unread_flags": unread_flags(recipe, calls),
             "swapped_flags": swapped_flags(recipe, calls),
             "remembered_at": remembered_at(calls),
             "misread_edges": misread,
-            "trained_nodes": trained_nodes(known),
+            "node_masks": node_masks(known),
             "edges_at": edges_at(calls, misread=misread is not None),
             "reshaped_pairs_at": reshaped_pairs_at(recipe, self._build),
             "criterion_at": criterion_at(calls),

@@ -48,6 +48,7 @@ from nanodoc.vocabulary.calls import REGRESSION, RESHAPING
 _FEWEST, _MOST = 8, 2_000  # actions of an episode
 _MOST_FRAMES = 6
 _MOST_LISTS = 8
+_SPACES = ("action_space", "observation_space")
 _MOST_LOSSES = 2  # of a step: a rollout is learnt from many times
 _SAME_WEIGHT = (*RESHAPING, "neg", "squeeze", "unsqueeze", "getitem", "sum", "stack", "cat")
 
@@ -197,6 +198,7 @@ class ReturnsLook(TorchFunctionMode):
         return ReturnFacts(
             actions=count,
             rewards=name,
+            of_environment=any(map(_is_environment, dict(_variables(frames)).values())),
             discount=order.discount,
             order=order.order,
             rising=order.rising,
@@ -271,6 +273,13 @@ def _variables(frames: Iterable[FrameType]) -> Iterator[tuple[str, Any]]:
             yield name, value
             for key, part in attributes_of(value).items():
                 yield f"{name}.{key}", part
+
+
+def _is_environment(value: Any) -> bool:
+    """It has what Gymnasium's environments have, whose second answer to `step` is the reward."""
+    kind, parts = type(value), attributes_of(value)
+    steps = all(callable(getattr(kind, name, None)) for name in ("reset", "step"))
+    return steps and all(name in parts or hasattr(kind, name) for name in _SPACES)
 
 
 def _numbers(value: Any, count: int) -> list[float] | None:

@@ -28,12 +28,18 @@ from nanodoc.instrument.originals import call, of_function_mode
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.tensors.plain import first_data
 from nanodoc.trace.calls import plain_name
-from nanodoc.trace.frame_variables import attributes_of, names_in, users_frames
+from nanodoc.trace.frame_variables import (
+    attributes_of,
+    names_in,
+    users_frames,
+    variables_of_frame,
+)
 
 _FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
 _MOST_ROWS = 50_000  # of a list that are looked through
 _MOST_NUMBERS = 20_000_000  # that are copied
+_MOST_PARTS = 32
 _KNOWN = 0.9  # share of the next states that a column must hold to be theirs
 
 
@@ -70,6 +76,8 @@ class TransitionsLook(TorchFunctionMode):
         self.targets: torch.Tensor | None = None
         self.known: set[bytes] = set()
         """The states that the user's code keeps beside its steps."""
+        self.flags: dict[str, list[bool]] = {}
+        """What the user's code holds of zeros and ones, one a sample, where the loss is called."""
 
     @of_function_mode
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -96,6 +104,7 @@ class TransitionsLook(TorchFunctionMode):
             if self._change is None and self.next_states is not None:
                 with DisableTorchFunction():
                     self.known = _kept_states(self.next_states, users_frames())
+                    self.flags = _flags(len(self.next_states), users_frames())
         return call(func, *args, **kwargs)
 
 
@@ -122,6 +131,15 @@ def transitions(
         (on, read) for on, read, is_asked in zip(goes_on, reads, asked, strict=True) if is_asked
     ]
     going, ending = [r for on, r in pairs if on], [r for on, r in pairs if not on]
+    flags = {
+        name: [read for one, read in zip(ones, reads, strict=True) if one]
+        for name, ones in plain.flags.items()
+    }
+    against = [
+        name
+        for name, ones in plain.flags.items()
+        if any(one and on for one, on in zip(ones, goes_on, strict=True))
+    ]
     return TransitionFacts(
         samples=count,
         going_on=len(going),
@@ -129,6 +147,11 @@ def transitions(
         ending=len(ending),
         read_ending=sum(ending),
         together=2 * _changed(targets, moved.targets) > count,
+        flags={
+            name: (0, 0) if name in against else (len(read), sum(read))
+            for name, read in flags.items()
+        },
+        no_flags=frozenset(against),
     )
 
 
@@ -145,6 +168,12 @@ def together(
         ending=before.ending + facts.ending,
         read_ending=before.read_ending + facts.read_ending,
         together=before.together and facts.together,
+        flags={
+            name: (before.flags[name][0] + ones, before.flags[name][1] + read)
+            for name, (ones, read) in facts.flags.items()
+            if name in before.flags
+        },
+        no_flags=before.no_flags | facts.no_flags,
     )
 
 
@@ -175,6 +204,42 @@ def _kept_states(after: torch.Tensor, frames: Iterator[FrameType]) -> set[bytes]
             if others and len(theirs & every) >= _KNOWN * len(every):
                 found |= others[0]
     return found
+
+
+def _flags(count: int, frames: Iterator[FrameType]) -> dict[str, list[bool]]:
+    """Variables and parts of variables that hold one 0 or 1 for each of so many samples."""
+    found: dict[str, list[bool]] = {}
+    for frame in islice(frames, _MOST_FRAMES):
+        for name, value in variables_of_frame(frame).items():
+            for path, part in _parts(name, value):
+                ones = _zeros_and_ones(part, count)
+                if ones is not None:
+                    found.setdefault(path, ones)
+    return found
+
+
+def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield name, value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from ((f"{name}.{field}", getattr(value, field)) for field in value._fields)
+    elif isinstance(value, (tuple, list)) and len(value) <= _MOST_PARTS:
+        yield from ((f"{name}[{at}]", part) for at, part in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _MOST_PARTS:
+        yield from ((f"{name}[{key!r}]", part) for key, part in value.items())
+    elif not isinstance(value, torch.nn.Module):
+        yield from ((f"{name}.{key}", part) for key, part in attributes_of(value).items())
+
+
+def _zeros_and_ones(value: Any, count: int) -> list[bool] | None:
+    if isinstance(value, (list, tuple)) and len(value) == count:
+        numbers = all(type(one) in (bool, int, float) and one in (0, 1) for one in value)
+        return [bool(one) for one in value] if numbers else None
+    if not _is_array(value) or math.prod(value.shape) != count or value.shape[0] != count:
+        return None
+    values = torch.as_tensor(value).detach().reshape(-1).cpu()
+    if values.is_complex() or not bool(((values == 0) | (values == 1)).all()):
+        return None
+    return [bool(one) for one in values.tolist()]
 
 
 def _variables(frame: FrameType) -> Iterator[Any]:

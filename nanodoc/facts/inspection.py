@@ -206,17 +206,14 @@ class InspectionFacts:
     """Of a step whose loss pairs the samples of its batch."""
     stale_averages: tuple[StaleAverage, ...] = ()
     """Averages of the model whose batch norms are as they were made."""
-    unread_flags: tuple[tuple[str, SourceSpan], ...] = ()
-    """Names of ends of episodes that a function which adds up targets binds and never reads, each
-    with the line that binds it."""
     swapped_flags: SourceSpan | None = None
     """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
     alias_at: SourceSpan | None = None
     """The only line that gives the model a further name, which the step reads."""
     remembered_at: SourceSpan | None = None
     """The only line that gives a memory the states before and behind a step of an environment."""
-    trained_nodes: tuple[int, int] | None = None
-    """How many nodes the `train_mask` of the step's only graph marks, and of how many."""
+    node_masks: tuple[dict[str, int], int] | None = None
+    """How many nodes each of the disjoint masks of the step's only graph marks, and of how many."""
     augmented: AugmentedApart | None = None
     redrawn: tuple[int, ...] = ()
     """Positions of the random draws that follow the same seed in all steps that were looked at."""

@@ -3,9 +3,13 @@ and which targets read the value of the next state. Like `evidence`: without tor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nanodoc.facts.source import SourceSpan
+
+FEWEST_GOING_ON = 8
+"""Samples whose episode goes on, from which it is known what is an end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,6 +20,9 @@ class ReturnFacts:
     """Of the episode."""
     rewards: str
     """How the user's code names the rewards."""
+    of_environment: bool = False
+    """A Gymnasium environment is at hand, which gives rewards: more of them is better. Of other
+    numbers that is not known: they may be costs."""
     discount: float
     """Of the sums that the weights are, shifted and scaled."""
     order: str
@@ -66,3 +73,20 @@ class TransitionFacts:
     read_ending: int
     together: bool
     """Most targets change where all next states are others."""
+    flags: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Of what the user's code holds of zeros and ones, one a sample: (the ones, and of these the
+    samples whose target changes with their next state)."""
+    no_flags: frozenset[str] = frozenset()
+    """Those of them that were one where an episode goes on."""
+
+    @property
+    def unread_ends(self) -> dict[str, int]:
+        """What marks ends of episodes, none of which any target heeds: how many."""
+        known = self.going_on >= FEWEST_GOING_ON and 2 * self.read_going_on > self.going_on
+        if not known or self.read_ending < self.ending:
+            return {}
+        return {
+            name: ones
+            for name, (ones, read) in self.flags.items()
+            if name not in self.no_flags and ones and ones == read
+        }

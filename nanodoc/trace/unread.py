@@ -9,80 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from nanodoc.facts.source import SourceSpan
 from nanodoc.trace.branches import RAN, Scope
-from nanodoc.trace.files import absolute, line_span
-from nanodoc.trace.parsed import FUNCTION, nodes_of, own_nodes, statements_of, tree_of
+from nanodoc.trace.files import line_span
+from nanodoc.trace.parsed import FUNCTION, nodes_of, tree_of
 
 _REMEMBERING = ("append", "push", "add", "store", "remember", "put", "insert", "save")
 _OF_A_STEP = 5  # values: observation, reward, terminated, truncated, info
-_OTHERS = 2
-"""Fields that are read: it is that class that the function takes apart."""
-
 
 States = Callable[[Scope], dict[int, str]]
 """As `branches.ran` says of a scope that ran; empty of one that did not."""
-
-
-def unread_names(
-    place: SourceSpan, names: re.Pattern[str], states: States
-) -> dict[str, SourceSpan]:
-    """Variables and parameters whose names match, each with the line that binds it, of the
-    innermost function around `place`, or of its module, where nothing in there reads that name.
-    A line in a branch that was not taken binds nothing."""
-    file = absolute(place.file)
-    around = [
-        node
-        for node in nodes_of(file)
-        if isinstance(node, FUNCTION) and node.lineno <= place.line <= (node.end_lineno or 0)
-    ]
-    scope = max(around, key=lambda node: node.lineno) if around else tree_of(file)
-    if scope is None:
-        return {}
-    read = {
-        node.id
-        for node in ast.walk(scope)
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
-    }
-    bound: dict[str, int] = {}
-    if isinstance(scope, FUNCTION):
-        given = (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)
-        bound = {argument.arg: argument.lineno for argument in given}
-    how = states(scope)
-    for statement in statements_of(scope.body):
-        if how.get(id(statement)) == RAN and not isinstance(statement, (*FUNCTION, ast.ClassDef)):
-            for node in own_nodes(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                    bound.setdefault(node.id, node.lineno)
-    return {
-        name: line_span(file, line, place.function)
-        for name, line in bound.items()
-        if name not in read and names.fullmatch(name) and not name.startswith("_")
-    }
-
-
-def unread_fields(place: SourceSpan, names: re.Pattern[str]) -> dict[str, SourceSpan]:
-    """Fields of a named tuple or data class of this file whose names match, each with the line that
-    declares it, that nothing in the file reads, while the innermost function around `place` reads
-    others of the same class."""
-    file = absolute(place.file)
-    nodes = nodes_of(file)
-    around = [
-        node
-        for node in nodes
-        if isinstance(node, FUNCTION) and node.lineno <= place.line <= (node.end_lineno or 0)
-    ]
-    if not around:
-        return {}
-    read = _attributes(nodes)
-    here = _attributes(ast.walk(max(around, key=lambda node: node.lineno)))
-    found: dict[str, SourceSpan] = {}
-    for node in nodes:
-        fields = _fields(node)
-        if len(here & fields.keys()) < _OTHERS:
-            continue
-        for name, line in fields.items():
-            if names.fullmatch(name) and name not in read:
-                found[name] = line_span(file, line, "<module>")
-    return found
 
 
 _TERMINATED = re.compile(r"(?i)\w*terminat\w*")
@@ -183,47 +117,6 @@ def _read_alone(nodes: Iterable[ast.AST], name: str) -> bool:
         and id(node) not in joined
         for node in nodes
     )
-
-
-def _attributes(nodes: Iterable[ast.AST]) -> set[str]:
-    """Those that are read, also as `getattr(batch, "done")` or `batch["done"]`."""
-    nodes = list(nodes)
-    by_name = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    called = [node for node in nodes if isinstance(node, (ast.Call, ast.Subscript))]
-    by_text = {
-        part.value
-        for node in called
-        if not _is_namedtuple(node)
-        for part in ast.iter_child_nodes(node)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    }
-    return by_name | by_text
-
-
-def _is_namedtuple(node: ast.AST) -> bool:
-    called = node.func if isinstance(node, ast.Call) else None
-    name = getattr(called, "attr", None) or getattr(called, "id", None)
-    return name in ("namedtuple", "NamedTuple", "make_dataclass")
-
-
-def _fields(node: ast.AST) -> dict[str, int]:
-    """Of a named tuple or a class with annotated fields."""
-    if isinstance(node, ast.ClassDef):
-        return {
-            inner.target.id: inner.lineno
-            for inner in node.body
-            if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name)
-        }
-    if not _is_namedtuple(node) or not isinstance(node, ast.Call) or len(node.args) < 2:
-        return {}
-    given = node.args[1]
-    if isinstance(given, ast.Constant) and isinstance(given.value, str):
-        return dict.fromkeys(given.value.replace(",", " ").split(), node.lineno)
-    return {
-        part.value: part.lineno
-        for part in ast.walk(given)
-        if isinstance(part, ast.Constant) and isinstance(part.value, str)
-    }
 
 
 def _own(scope: ast.AST) -> Iterator[ast.AST]:

@@ -27,7 +27,7 @@ PATIENTS: tuple[Patient, ...] = (
         story='ReduceLROnPlateau in mode "min" with an accuracy',
         expect="plateau-mode",
         line="ReduceLROnPlateau(optimizer",
-        severity="warning",
+        severity="info",
     ),
     Patient(
         name="minimised-overlap",

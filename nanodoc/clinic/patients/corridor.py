@@ -7,17 +7,34 @@ from torch.distributions import Categorical
 LENGTH = 16
 
 
-def walk(policy):
-    log_probs, rewards, entropies, place = [], [], [], 0
+class Corridor:
+    """With the interface of Gymnasium's environments."""
+
+    action_space, observation_space = range(2), (2,)
+
+    def reset(self):
+        self.place, self.steps = 0, 0
+        return (0.0, 0.0), {}
+
+    def step(self, action):
+        reward = float(action) + 0.01 * self.steps
+        self.place += 1 if action else -1
+        self.steps += 1
+        seen = (self.place / LENGTH, self.steps / LENGTH)
+        return seen, reward, False, self.steps == LENGTH, {}
+
+
+def walk(policy, corridor):
+    log_probs, rewards, entropies, ended = [], [], [], False
     device = next(policy.parameters()).device
-    for step in range(LENGTH):
-        seen = torch.tensor([place / LENGTH, step / LENGTH], device=device)
-        action = Categorical(logits=policy(seen))
+    seen, _ = corridor.reset()
+    while not ended:
+        action = Categorical(logits=policy(torch.tensor(seen, device=device)))
         chosen = action.sample()
         log_probs.append(action.log_prob(chosen))
         entropies.append(action.entropy())
-        place += 1 if chosen.item() else -1
-        rewards.append(float(chosen) + 0.01 * step)
+        seen, reward, _, ended, _ = corridor.step(chosen.item())
+        rewards.append(reward)
     return log_probs, rewards, torch.stack(entropies)
 
 
@@ -41,9 +58,10 @@ def recipe(sums, sign=-1.0, certainty=0.0):
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
     optimizer = torch.optim.Adam(policy.parameters(), lr=1e-2)
+    corridor = Corridor()
 
     def train_step(model, batch):
-        log_probs, rewards, entropies = walk(model)
+        log_probs, rewards, entropies = walk(model, corridor)
         returns = sums(rewards).to(log_probs[0].device)
         weights = (returns - returns.mean()) / returns.std()
         optimizer.zero_grad()

@@ -30,7 +30,8 @@ def recipe(masked):
     y = torch.randint(0, 3, (120,))
     x = F.one_hot(y, 6).float() + 0.5 * torch.randn(120, 6)
     edges = torch.randint(0, 120, (2, 300))
-    graph = Graph(x=x, y=y, edges=edges, train_mask=torch.arange(120) < 40)
+    masks = {"train_mask": torch.arange(120) < 40, "test_mask": torch.arange(120) >= 80}
+    graph = Graph(x=x, y=y, edges=edges, **masks)
     model = Layers()
 
     def loss_fn(model, batch):

@@ -1,6 +1,6 @@
 """## What it checks
-A node classification on a torch_geometric graph that marks its training nodes (`train_mask`), with
-a loss over all nodes, including those for validation and test.
+A node classification on a graph object with disjoint masks of its nodes (`train_mask`,
+`test_mask`), with a loss over all nodes, including those for validation and test.
 
 ## Why it matters
 The model memorises the test labels. The test accuracy says nothing.
@@ -35,10 +35,11 @@ from nanodoc.rules.learning.claims import WIRED, at_call, calls_into_the_loss, l
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
-    trained = evidence.inspection.trained_nodes if evidence.inspection is not None else None
-    if trained is None:
+    found = evidence.inspection.node_masks if evidence.inspection is not None else None
+    if found is None:
         return
-    marked, nodes = trained
+    masks, nodes = found
+    marked = " and ".join(f"{count} by {name}" for name, count in masks.items())
     for _, call in calls_into_the_loss(evidence):
         labels = call.notes.labels
         if labels is None or call.reduction == "none" or labels.kept != nodes:
@@ -46,14 +47,14 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             location_key(call.site) or ("nodes", call.index),
-            title=f"the loss is over all {nodes} nodes; train_mask marks {marked} of them",
-            explanation="The model also learns the labels of the validation and test nodes.",
+            title=f"the loss is over all {nodes} nodes, which the graph's masks split",
+            explanation="The model also learns the labels of nodes that it is tested on.",
             culprit=at_call(call, evidence),
             step=len(evidence.losses) - 1,
-            # the fewer are marked, the less can it be meant
-            weight=confidence(0.7, 0.9 * (1 - marked / nodes)),
-            notes=[("nodes", nodes), ("marked by train_mask", marked)],
-            fix="index the outputs and the labels with train_mask before the loss",
+            # the fewer each marks, the less can it be meant
+            weight=confidence(0.7, 0.9 * (1 - max(masks.values()) / nodes)),
+            notes=[("nodes", nodes), ("marked", marked)],
+            fix="index outputs and labels with the training mask before the loss",
             standing=WIRED,
         )
         return

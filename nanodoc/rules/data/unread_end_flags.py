@@ -1,11 +1,12 @@
 """## What it checks
-Regressions whose target is a reward plus a factor times a network's value of the next state, as in
-Q-learning and for critics, without any flag as a factor, in a function that assigns a variable such
-as done or terminated and never reads it, or unpacks a named tuple without using such a field. An
-info if the value is not the best of several actions: control tasks may end only by a time limit.
+Regressions whose target is a reward plus a network's value of the next state, as in Q-learning and
+for critics. nanodoc runs the step again with the next states of other samples. Reported if the
+target of every sample whose episode ends changes with its next state, and a variable of the user's
+holds a 1 for such samples and a 0 for all whose next state is the state of another sample. An info
+if the value is not the best of several actions: control tasks may end only by a time limit.
 
-Also a line that unpacks the result of Gymnasium's `env.step` with `truncated` before `terminated`,
-if the function reads the second one separately.
+Also, as an info, a line that unpacks the result of Gymnasium's `env.step` with `truncated` before
+`terminated`, if the function reads the second one separately.
 
 ## Why it matters
 When an episode has ended, there is no next state. With its value in the target, ending looks as
@@ -32,16 +33,16 @@ from collections.abc import Iterable
 from nanodoc.diagnosis.claim import Claim, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
-from nanodoc.facts.bootstrapped import bootstrapped
-from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
+from nanodoc.facts.bootstrapped import reads_next_states
+from nanodoc.facts.calls import ArgumentFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
-from nanodoc.vocabulary.calls import LAYERS, MASKING, PLACING
+from nanodoc.vocabulary.calls import LAYERS
 
-_REPLACING = (*MASKING, *PLACING, "setitem", "index_add")
 _MAXIMA = ("max", "amax", "argmax")
+_MANY = 8  # samples that end: fewer may be marked by chance
 
 
 @rule(
@@ -58,29 +59,29 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if inspection.swapped_flags is not None:
         yield _swapped(rule, evidence, inspection.swapped_flags)
         return
-    for total, value in ((one.total, one.value) for one in bootstrapped(calls)):
-        site = total.site
-        flags = [name for name, place in inspection.unread_flags if _beside(place, site)]
-        if site is None or not flags or _is_masked(calls, total):
-            continue
-        bound = next(place for name, place in inspection.unread_flags if name == flags[0])
-        yield learning_claim(
-            rule,
-            location_key(site) or ("targets", "ends"),
-            title=f"the value of the next state is added to every reward, and {flags[0]} is never "
-            "read",
-            explanation="The target is a reward plus a network's value of the next state. When "
-            f"an episode has ended, there is none. {flags[0]} is assigned in line "
-            f"{bound.line}.",
-            culprit=at_call(total, evidence),
-            step=len(evidence.losses) - 1,
-            severity="warning" if _is_best(calls, value) else "info",
-            weight=confidence(0.7, 0.3),
-            notes=[(flags[0], f"{bound.place}: {bound.code}")],
-            fix=f"multiply that value by 1 - {flags[0]}",
-            standing=WIRED,
-        )
+    found, seen = reads_next_states(calls), inspection.transitions
+    ends = seen.unread_ends if seen is not None else {}
+    if found is None or seen is None or not ends:
         return
+    name = max(ends, key=lambda one: ends[one])
+    yield learning_claim(
+        rule,
+        location_key(found.total.site) or ("targets", "ends"),
+        title=f"the value of the next state is added to every reward, also where {name} is 1",
+        explanation="The target is a reward plus a network's value of the next state. When "
+        f"an episode has ended, there is none. The targets of all {ends[name]} samples with a 1 "
+        f"in {name} change with their next state; none of these is the state of another sample.",
+        culprit=at_call(found.total, evidence),
+        step=len(evidence.losses) - 1,
+        severity="warning" if _is_best(calls, found.value) else "info",
+        weight=confidence(0.7, 0.5 if ends[name] >= _MANY else 0.2),
+        notes=[
+            ("ends that read the next state", f"{seen.read_ending} of {seen.ending}"),
+            ("others", f"{seen.read_going_on} of {seen.going_on}"),
+        ],
+        fix=f"multiply that value by 1 - {name}",
+        standing=WIRED,
+    )
 
 
 def _swapped(rule: Rule, evidence: Evidence, line: SourceSpan) -> Claim:
@@ -93,27 +94,10 @@ def _swapped(rule: Rule, evidence: Evidence, line: SourceSpan) -> Claim:
         "of a state that does not exist goes into the target.",
         culprit=Culprit(kind="op", location=line),
         step=len(evidence.losses) - 1,
+        severity="info",  # the names alone say it
         weight=confidence(0.9, 0.5),
         fix="observation, reward, terminated, truncated, info = env.step(action)",
         standing=WIRED,
-    )
-
-
-def _beside(place: SourceSpan, site: SourceSpan | None) -> bool:
-    """In the same function of the same file; or a field of what that takes apart, which is declared
-    in the module."""
-    if site is None or place.file != site.file:
-        return False
-    return place.function in (site.function, "<module>")
-
-
-def _is_masked(calls: StepCalls, total: CallFacts) -> bool:
-    """Something on the way from the network to the target is multiplied by a flag, chosen by one,
-    or written over in places."""
-    behind, _ = calls.behind(total, stop=LAYERS)
-    return any(
-        made.name in _REPLACING or made.notes.product.ones is not None or made.notes.overwritten
-        for made in (calls.calls[index] for index in behind)
     )
 
 

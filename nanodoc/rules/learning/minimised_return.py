@@ -1,7 +1,9 @@
 """## What it checks
 A policy gradient over an episode in which an optimizer step makes the actions with the larger
-discounted sum of rewards less probable. The weights of the log-probabilities are compared with the
-rewards, a list with such a name; an optimizer with `maximize=True` is taken into account.
+discounted sum of rewards less probable. The weights of the log-probabilities are compared with each
+list of numbers of that length; an optimizer with `maximize=True` is taken into account. An info
+where no environment with Gymnasium's interface (reset, step, action_space, observation_space) is at
+hand: the numbers may be costs, of which less is better.
 
 ## Why it matters
 The policy learns to get as little reward as possible.
@@ -27,9 +29,6 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, learning_claim
 
-_REWARDS = ("rew", "payoff", "return")
-"""In the name of a list: more of it is better. Of costs, delays and ends of episodes that is not
-known."""
 _LONG = 12  # actions: the more weights fit, the surer
 
 
@@ -45,12 +44,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = inspection.returns if inspection is not None else None
     if inspection is None or seen is None or seen.order != "to-go" or seen.rising:
         return
-    name = seen.rewards.rpartition(".")[2].lower()
-    if not any(word in name for word in _REWARDS):
-        return
     yield learning_claim(
         rule,
         location_key(seen.weighted_at) or ("returns", "sign"),
+        severity="critical" if seen.of_environment else "info",  # else they may be costs
         title="a step makes the actions with the larger return less probable",
         explanation="The loss of the last episode rises with the log-probability of an action "
         f"times its discounted sum of {seen.rewards}: the optimizer, which minimises the "

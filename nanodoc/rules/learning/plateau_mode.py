@@ -1,7 +1,7 @@
 """## What it checks
 A ReduceLROnPlateau that expects falling values (`mode="min"`, the default) but gets a variable
 named after an accuracy, F1, AUC or IoU; or that expects rising values but gets a loss, an error or
-a perplexity. A warning once it has lowered a rate.
+a perplexity. Only an info: the name alone says which end is the good one.
 
 ## Why it matters
 Every epoch that improves counts as one that does not, and the learning rate falls until nothing is
@@ -49,7 +49,7 @@ loss, an improvement, a drop."""
 @rule(
     "ND660",
     "plateau-mode",
-    "warning",
+    "info",
     "a ReduceLROnPlateau with the wrong mode for its metric",
     needs=("loop", "stats"),
 )
@@ -69,7 +69,6 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         yield learning_claim(
             rule,
             ("rate",),
-            severity="warning" if lowered else "info",
             standing=Standing(stage=Stage.SCHEDULE, specificity=Specificity.SPECIAL),
             title=f'ReduceLROnPlateau expects {_END[scheduler.mode]} values (mode="'
             f'{scheduler.mode}") but gets {given[1].strip()}',
