@@ -2,8 +2,8 @@
 A policy gradient over an episode in which an optimizer step makes the actions with the larger
 discounted sum of rewards less probable. The weights of the log-probabilities are compared with each
 list of numbers of that length; an optimizer with `maximize=True` is taken into account. An info
-where no environment with Gymnasium's interface (reset, step, action_space, observation_space) is at
-hand: the numbers may be costs, of which less is better.
+where the step reaches no environment with Gymnasium's interface (reset, step, action_space,
+observation_space): the numbers may be costs, of which less is better.
 
 ## Why it matters
 The policy learns to get as little reward as possible.
