@@ -21,7 +21,7 @@ class ReturnFacts:
     rewards: str
     """How the user's code names the rewards."""
     of_environment: bool = False
-    """The step reaches a Gymnasium environment, which gives rewards: more of them is better. Of other
+    """The step reaches a Gymnasium environment, which gives rewards: more is better. Of other
     numbers that is not known: they may be costs."""
     discount: float
     """Of the sums that the weights are, shifted and scaled."""
