@@ -20,6 +20,7 @@ from nanodoc.examination.pairing import PairingLook
 from nanodoc.examination.pulled_apart import PulledApart, shared_by_two
 from nanodoc.examination.pushed_out import PushedOutLook, bounded
 from nanodoc.examination.returns import ReturnsLook
+from nanodoc.examination.rows_apart import RowsLook, draws_at_random, takes_rows
 from nanodoc.examination.sequence_look import SequenceLook
 from nanodoc.examination.transitions import (
     TransitionsLook,
@@ -111,6 +112,8 @@ class LastSteps:
         self._add(looks, "samples that the loss reads", 0.3, 4, _takes_a_part, self._unread_rows)
         # few bounds stand in a choice between both; of those, some take the wrong one of the two
         self._add(looks, "values beyond their bounds", 0.3, 2, self._is_bounded, self._pushed)
+        # most rows are taken for all parts alike
+        self._add(looks, "rows of the same samples", 0.3, 2, takes_rows, self._rows_apart)
         # one loss call more each: it says whether anything was learnt
         self._add(looks, "targets of other samples", 0.3, 1, _has_targets, self._pairings)
         # few trainings hide a part of their inputs; of those that do, some have the mask inverted
@@ -234,6 +237,14 @@ class LastSteps:
             look = PushedOutLook(calls, look.bounds, maximised=climbs)
             self._inspector.look(self._last, look, look.on_loss)
         return {"pushed": look.facts}
+
+    def _rows_apart(self, calls: StepCalls, place: Place) -> dict[str, Any]:
+        groups = [g for optimizer in self._recipe.optimizers for g in optimizer.param_groups]
+        own = [p for group in groups for p in group["params"]]
+        own += [*self._recipe.model.parameters(), *self._recipe.model.buffers()]
+        look = RowsLook(own, shuffled=draws_at_random(self._recipe))
+        self._inspector.look(self._last, look, look.on_loss)
+        return {"rows_apart": look.found}
 
     def _unread_rows(self, calls: StepCalls, place: Place) -> dict[str, Any]:
         for taken in parts_taken(calls):

@@ -30,6 +30,7 @@ from nanodoc.facts.rates import (
     slow_enough,
     worth_larger_updates,
 )
+from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import BetweenFacts, FarInputs, Pattern, RerunFacts
 from nanodoc.looks.scheduler import Stage
 
@@ -77,9 +78,11 @@ class CourseLooks:
         add(
             "calls made in another way",
             lambda place: self._tell(
-                without=learns_without(self._trials, self._step, losses, self._say)
+                without=learns_without(
+                    self._trials, self._step, losses, self._say, _moved_at(evidence)
+                )
             ),
-            asks=lambda: not_cured() and one_unlearnt(evidence),
+            asks=lambda: not_cured() and (one_unlearnt(evidence) or bool(_moved_at(evidence))),
             stage=Stage.COURSE,
             likely=0.3,  # of those that learn nothing
             runs=2 * length,
@@ -163,3 +166,12 @@ class CourseLooks:
 def _calls(evidence: Evidence) -> StepCalls:
     """Those of the last step."""
     return evidence.inspection.calls if evidence.inspection is not None else StepCalls()
+
+
+def _moved_at(evidence: Evidence) -> SourceSpan | None:
+    """The call that moves the samples of one part, of a run with one optimizer and losses above
+    zero; whether that is meant is open."""
+    apart = evidence.inspection.rows_apart if evidence.inspection is not None else None
+    if apart is None or apart.sure or len(evidence.optimizer_sites) != 1:
+        return None
+    return apart.taken_at if all(loss > 0 for loss in evidence.losses) else None

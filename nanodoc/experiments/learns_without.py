@@ -15,7 +15,8 @@ from nanodoc.experiments.call_site import Applied
 from nanodoc.experiments.call_variants import Sites, Variant, changed_at, left_out
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.trial import Say, StepTrials
-from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.plateau import comes_further, late_loss
+from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import LearnsWithout
 from nanodoc.instrument.frames import look_through
 from nanodoc.instrument.originals import call
@@ -33,21 +34,27 @@ _MOST_AXES = 6
 
 
 def learns_without(
-    trials: StepTrials, step: Step, losses: Sequence[float], say: Say
+    trials: StepTrials,
+    step: Step,
+    losses: Sequence[float],
+    say: Say,
+    only: SourceSpan | None = None,
 ) -> LearnsWithout | None:
     """The call which, made in another way, lets early steps of the run end at a far lower loss;
-    None where there is none, and where they can't be run again."""
+    None where there is none, and where they can't be run again. `only`: of the calls at this
+    place."""
     found = step.early()
     if found is None:
         return None
     start, steps = found
     sites = _Reordering()
     trials.outcome(step.capsule, sites)
-    own = late_loss(losses[start.step : start.step + len(steps)])
+    given = losses[start.step : start.step + len(steps)]
+    own = late_loss(given)
     for site in sites.found.values():
         for variant in (*site.variants, *site.after):
             where = resolved(site.place)
-            if where is None:
+            if where is None or (only is not None and where.line != only.line):
                 continue
             say(f"trying {len(steps)} steps {variant.text} …")
             # compiled code would run past the change, or be compiled anew with it
@@ -56,7 +63,7 @@ def learns_without(
             if course is None:
                 return None
             late = late_loss(course.losses) if course.complete and applied.yes else own
-            if late < FAR_LOWER * own:
+            if late < FAR_LOWER * own and (only is None or comes_further(given, course.losses)):
                 return LearnsWithout(
                     op=site.name,
                     location=where,

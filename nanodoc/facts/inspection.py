@@ -135,6 +135,27 @@ class PulledApartFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowsApart:
+    """Two values that a step combines row by row, and that hold rows of different samples."""
+
+    combined: str
+    """The call that combines them."""
+    at: SourceSpan | None
+    taken: str
+    """The call that took the rows of one of them in an order of its own."""
+    number: int
+    """How many calls of that name came before, in the step."""
+    taken_at: SourceSpan | None
+    usual_at: SourceSpan | None
+    """Where the rows of the other one were taken; None where they are those of the batch."""
+    rows: int
+    parts: int
+    """How many parts of the data are in the order of the other one."""
+    sure: bool
+    """Else the same steps without that call can tell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class InspectionFacts:
     """What running some of the last batches once more showed, with the weights the run ended
     with."""
@@ -206,6 +227,7 @@ class InspectionFacts:
     """Of a step whose loss pairs the samples of its batch."""
     stale_averages: tuple[StaleAverage, ...] = ()
     """Averages of the model whose batch norms are as they were made."""
+    rows_apart: RowsApart | None = None
     swapped_flags: SourceSpan | None = None
     """The line that unpacks what an environment's step gives, its two flags in the wrong order."""
     alias_at: SourceSpan | None = None

@@ -374,6 +374,13 @@ PATIENTS: tuple[Patient, ...] = (
         severity="warning",
     ),
     Patient(
+        name="mixed-hands",
+        file="mixed_hands",
+        story="rewards of a mini-batch taken by a slice, everything else by a random index",
+        expect="rows-of-others",
+        line="return gains[start : start + FEW]",
+    ),
+    Patient(
         name="endless-walker",
         file="stepping_stones",
         build="endless",

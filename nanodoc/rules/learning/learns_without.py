@@ -40,23 +40,36 @@ from nanodoc.vocabulary.calls import SOFTMAXES
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     found = evidence.pattern.without if evidence.pattern is not None else None
-    pairing = evidence.inspection.unlearnt if evidence.inspection is not None else None
-    if found is None or pairing is None:
+    inspection = evidence.inspection
+    if found is None or inspection is None:
+        return
+    pairing, apart = inspection.unlearnt, inspection.rows_apart
+    if pairing is not None:
+        why = (
+            f"The last step's {pairing.function} is {pairing.own:.3g}, and with the targets of "
+            f"other samples {pairing.others:.3g}: the predictions say nothing of theirs."
+        )
+    elif apart is not None:
+        why = (
+            f"The rows that {apart.taken} gives here are those of other samples than what "
+            f"{apart.combined} combines them with."
+        )
+    else:
         return
     axis = found.op in SOFTMAXES
+    what = "inputs and labels" if pairing is not None else "what is combined"
     title = (
         f"with {found.op} {found.instead} the training learns; with {found.was} it learns nothing"
         if axis
-        else f"{found.op} makes inputs and labels belong to other samples: nothing is learnt"
+        else f"{found.op} makes {what} belong to other samples"
     )
     changed = found.instead if axis else f"without {found.op}"
     yield learning_claim(
         rule,
         location_key(found.location) or ("without",),
         title=title,
-        explanation=f"The last step's {pairing.function} is {pairing.own:.3g}, and with the "
-        f"targets of other samples {pairing.others:.3g}: the predictions say nothing of theirs. "
-        f"{changed[0].upper()}{changed[1:]}, the same early steps end at a far lower loss.",
+        explanation=f"{why} {changed[0].upper()}{changed[1:]}, the same early steps end at a far "
+        "lower loss.",
         culprit=Culprit(kind="op", op=found.op, location=found.location),
         step=len(evidence.losses) - 1,
         weight=confidence(0.8, 0.8 * (1 - found.without / found.loss)),
