@@ -284,9 +284,7 @@ class RowsLook(TorchFunctionMode):
         first, other = ({mark.part for mark in side} for side in met.sides)
         if pair is None or (first & other and not compares):  # pairs of one part
             return None
-        odd, usual = sorted(pair, key=lambda order: len(self._parts[order]))
-        if self._taking(met, odd) is None:
-            odd, usual = usual, odd
+        odd, usual = sorted(pair, key=lambda order: self._oddness(met, order), reverse=True)
         taking = self._taking(met, odd)
         if taking is None or self._is_moved_together(odd, usual):
             return None
@@ -311,6 +309,12 @@ class RowsLook(TorchFunctionMode):
             parts=len(others),
             sure=sure,
         )
+
+    def _oddness(self, met: _Meeting, order: bytes) -> tuple[bool, int, bool]:
+        """Rows that a call took, the fewest parts, and rows that were moved are the odd ones."""
+        taking = self._taking(met, order)
+        moves = taking is not None and taking.moves
+        return taking is not None, -len(self._parts[order]), moves
 
     def _taking(self, met: _Meeting, order: bytes) -> _Taking | None:
         """The first call that gave one of the sides rows in this order."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from nanodoc.experiments.between_layers import between_layers, without_use
 from nanodoc.experiments.far_inputs import better_than_slower, far_inputs, tiny_inputs
-from nanodoc.experiments.first_weights import sure_weights
+from nanodoc.experiments.first_weights import extreme_weights, far_from_default, sure_weights
 from nanodoc.experiments.growth import growth_until
 from nanodoc.experiments.held_back import HeldBack
 from nanodoc.experiments.learns_without import learns_without
@@ -25,6 +25,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import (
     compared,
+    has_one_goal,
     lower_is_better,
     one_unlearnt,
     slow_enough,
@@ -76,6 +77,22 @@ class CourseLooks:
             first=length,
         )
         add(
+            "first weights as wide as torch's own",
+            lambda place: self._tell(
+                wide=extreme_weights(past, self._recipe.model, evidence, self._step.initialised_at)
+            ),
+            asks=lambda: (
+                not_cured()
+                and self._pattern().wide is None
+                and has_one_goal(evidence)
+                and bool(far_from_default(self._recipe.model, past.first()))
+            ),
+            stage=Stage.COURSE,
+            likely=0.5,  # few begin so wide on purpose
+            runs=length,
+            first=length,
+        )
+        add(
             "calls made in another way",
             lambda place: self._tell(
                 without=learns_without(
@@ -103,7 +120,8 @@ class CourseLooks:
             "frozen layers trained",
             lambda place: self._tell(thawed=thawed(self._trials, self._step, losses, self._say)),
             asks=lambda: (
-                lower_is_better(evidence) and bool(fresh_and_frozen(self._trials, self._step))
+                (lower_is_better(evidence) or has_one_goal(evidence, frozen=True))
+                and bool(fresh_and_frozen(self._trials, self._step))
             ),
             stage=Stage.COURSE,
             likely=0.5,  # an optimizer was given them, so that they were to train

@@ -12,16 +12,19 @@ from torch import nn
 
 from nanodoc.experiments.past import Past, rose, spiked
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.plateau import late_loss, nearly_always_lower
 from nanodoc.facts.rates import begins_sure, compared, far_below
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import WideWeights
 from nanodoc.replay.rerun import Rerun
+from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.modules import WEIGHING
 from nanodoc.tensors.sums import width_over_he
 
 _WIDE = 1.5  # times He's standard deviation
 _DEFAULT = math.sqrt(6.0)  # times narrower than He's: torch's own first weights of a layer
+_EXTREME = 8.0
+"""Times the standard deviation of torch's own first weights."""
 _LOWER = 0.5  # of the first loss
 _FAR_LOWER = 0.1  # of the first loss: the weights of step 0 alone cost the rest
 
@@ -71,6 +74,53 @@ def sure_weights(
         return None
     told = _told(times, course, made_at)
     return told if told.line is not None else None
+
+
+def extreme_weights(
+    past: Past,
+    model: nn.Module,
+    evidence: Evidence,
+    made_at: Callable[[str], SourceSpan | None],
+) -> WideWeights | None:
+    """Those of layers whose first weights were many times as wide as torch's own, where nearly all
+    of the same later steps are lower with weights as wide as these; None otherwise, or where no
+    line of the user's gave them."""
+    start, losses = past.first(), compared(evidence)
+    times = far_from_default(model, start)
+    if start is None or start.weights is None or not times:
+        return None
+    named = zip(model.named_parameters(), start.weights, strict=False)
+    weights = [
+        old / times[name] if old is not None and name in times else old for (name, _), old in named
+    ]
+    course = past.again_from(replace(start, weights=weights), len(losses) - 1)
+    if course is None or not course.complete or not nearly_always_lower(losses, course.losses):
+        return None
+    told = replace(_told(times, course, made_at, he=False), own=True)
+    return told if told.line is not None else None
+
+
+def far_from_default(model: nn.Module, start: StepState | None) -> dict[str, float]:
+    """The weights that were many times as wide as torch's own at the start of step 0: 1 / sqrt(3
+    fan_in) for a layer, 1 for an embedding. By how many times."""
+    if start is None or start.weights is None:
+        return {}
+    first = dict(zip((n for n, _ in model.named_parameters()), start.weights, strict=False))
+    found = {}
+    for path, module in model.named_modules():
+        name = f"{path}.weight" if path else "weight"
+        old = first.get(name)
+        if old is None or old.dim() < 2 or old.numel() < 2 or not old.is_floating_point():
+            continue
+        if isinstance(module, nn.Embedding):
+            times = float(old.float().std())
+        elif isinstance(module, WEIGHING):
+            times = (width_over_he(old) or 0.0) * _DEFAULT
+        else:
+            continue
+        if times > _EXTREME:
+            found[name] = times
+    return found
 
 
 def _with_narrower(

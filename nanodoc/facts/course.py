@@ -101,8 +101,8 @@ def falls_further(losses: Sequence[float]) -> bool:
 
 
 def is_weighed(calls: StepCalls) -> bool:
-    """Each sample's part of the loss is multiplied by a number that the model does not compute: a
-    reward or an advantage, whose size is no business of the loss."""
+    """Each sample's part of the loss is multiplied by a number that the model neither computes nor
+    reads: a reward or an advantage, whose size is no business of the loss."""
     return _weighs(calls, [calls.calls[index] for index in calls.losses])
 
 
@@ -116,8 +116,22 @@ def _weighs(calls: StepCalls, waiting: list[CallFacts]) -> bool:
         learns = [argument for argument in call.arguments if argument.requires_grad]
         numbers = [a for a in call.arguments if a.dtype.startswith("float") and a.shape]
         if call.name in FACTORS and learns and len(numbers) > len(learns):
-            return True
+            given = [a for a in numbers if not a.requires_grad]
+            if not all(_is_read(calls, argument) for argument in given):
+                return True
         waiting += [made for a in learns if (made := calls.maker(a)) is not None]
+    return False
+
+
+def _is_read(calls: StepCalls, argument: ArgumentFacts) -> bool:
+    """A layer is given it, or what it is made of: an input, which a flow scales and shifts."""
+    own, leaves = calls.behind(argument)
+    for layer in calls.calls:
+        if layer.name in LAYERS and layer.arguments:
+            read, sources = calls.behind(layer.arguments[0])
+            known = {source.leaf for source in sources if source.leaf is not None}
+            if own & read or any(leaf.leaf in known for leaf in leaves):
+                return True
     return False
 
 

@@ -24,6 +24,10 @@ HELPS = 0.1
 """Of the way that the loss has come: so much further it comes with a change that helps."""
 HALVED = 0.5
 """Times the loss that the run came to: also far enough, however high it began."""
+NEARLY_ALL = 0.9
+"""Of the later half of the steps, those whose loss has to be lower where it need not be by much."""
+VISIBLY = 0.02
+"""Of the way that the loss has come: so much lower it has to be then."""
 MOSTLY = 0.8
 """Of the later half of the steps, those whose loss is lower: each is the same batch."""
 
@@ -99,3 +103,13 @@ def comes_further(own: Sequence[float], changed: Sequence[float]) -> bool:
     late, new = late_loss(own), late_loss(changed)
     further = late - new >= HELPS * abs(own[0] - late) or 0 < new < HALVED * late
     return further and sum(new < old for new, old in pairs) >= MOSTLY * len(pairs)
+
+
+def nearly_always_lower(own: Sequence[float], changed: Sequence[float]) -> bool:
+    """The same steps with a change end lower than the run's `own` in nearly all of the later ones,
+    if not by much."""
+    half = len(own) // 2
+    pairs = list(zip(changed, own, strict=True))[half:]
+    late, new = late_loss(own), late_loss(changed)
+    visibly = late - new >= VISIBLY * abs(own[0] - late)
+    return visibly and sum(new < old for new, old in pairs) >= NEARLY_ALL * len(pairs)

@@ -122,15 +122,24 @@ def worth_larger_updates(evidence: Evidence) -> bool:
 def _stands_still(evidence: Evidence) -> bool:
     """One loss that one optimizer lowers, and which has come down by less than it varies. Neither
     that of a policy, which rewards weigh, nor a distance to what another network says."""
-    calls, losses = evidence.inspection and evidence.inspection.calls, evidence.losses
-    if not calls or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
+    if not has_one_goal(evidence):
+        return False
+    losses = evidence.losses
+    quarter = losses[: len(losses) // 4]
+    return len(losses) >= LONG_ENOUGH and abs(median(quarter) - late_loss(losses)) < stdev(quarter)
+
+
+def has_one_goal(evidence: Evidence, *, frozen: bool = False) -> bool:
+    """One optimizer lowers one loss, so that a lower one is better: neither that of a policy, which
+    rewards weigh, nor a distance to what another network says. `frozen`: layers of the model may
+    be."""
+    calls = evidence.inspection.calls if evidence.inspection is not None else None
+    if calls is None or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
         return False
     behind = calls.behind(calls.calls[calls.losses[0]])[0]
     layers = [calls.calls[index] for index in behind if calls.calls[index].name in LAYERS]
-    if is_weighed(calls) or not all(layer.requires_grad for layer in layers):
-        return False
-    quarter = losses[: len(losses) // 4]
-    return len(losses) >= LONG_ENOUGH and abs(median(quarter) - late_loss(losses)) < stdev(quarter)
+    learn = frozen or all(layer.requires_grad for layer in layers)
+    return learn and not is_weighed(calls) and _long_enough(evidence)
 
 
 def learnt_nothing(evidence: Evidence) -> bool:

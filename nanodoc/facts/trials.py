@@ -221,7 +221,7 @@ class WideWeights:
     name: str
     """Of the widest."""
     times: float
-    """Its standard deviation over sqrt(2 / fan_in)."""
+    """Its standard deviation over sqrt(2 / fan_in), or over torch's own."""
     layers: int
     """How many layers were made narrower."""
     first_loss: float
@@ -230,6 +230,13 @@ class WideWeights:
     line: SourceSpan | None
     he: bool = True
     """They were made as wide as He's; else as torch's own, 1 / sqrt(3 fan_in)."""
+    own: bool = False
+    """`times` is over torch's own."""
+
+    @property
+    def usual(self) -> str:
+        """What `times` compares with."""
+        return "torch's own" if self.own else "sqrt(2 / fan_in)"
 
     @property
     def width(self) -> str:

@@ -45,6 +45,8 @@ _CONFIRMED = 3  # times that gradients which look uncleared are looked at
 _LONGEST = 256  # but not for ever
 _MOST_NAMED = 64
 _STARTING = 2  # train_steps, in which what is never done may be yet to come
+_MOST_GATHERED = 256
+"""Batches whose gradients a training may sum before an optimizer steps."""
 
 
 class LoopProtocol:
@@ -386,9 +388,14 @@ class LoopProtocol:
             return tuple(found)
         if self._never_differentiated:
             found.append(self._never(NEVER_DIFFERENTIATED, self._stepped_at))
-        elif not self.ever_stepped and self._any_backward is not None and not self._any_divided:
+        elif not self.ever_stepped and self._any_backward is not None and not self._may_gather:
             found.append(self._never(NEVER_STEPPED, self._any_backward))
         return tuple(found)
+
+    @property
+    def _may_gather(self) -> bool:
+        """Its losses are parts of a mean, and the run may be too short for the first step."""
+        return self._any_divided and max(self._watched, self.step) <= _MOST_GATHERED
 
     def _never(self, kind: str, place: Place | None) -> LoopMisuse:
         return LoopMisuse(

@@ -95,3 +95,32 @@ def test_a_ratio_of_a_policy_to_itself(way: str, found: bool) -> None:
     )
     codes = {finding.code for finding in examine(recipe, steps=20).findings}
     assert ("ND639" in codes) is found
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [
+        (lambda said, wanted: said.detach(), True),
+        (lambda said, wanted: said.detach().clone().view(-1, 3), True),
+        (lambda said, wanted: wanted, False),
+        (lambda said, wanted: said.detach().roll(1, 0), False),
+        (lambda said, wanted: (said > 0).float(), False),
+    ],
+)
+def test_a_target_that_is_the_prediction(target: Any, found: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3)
+
+    def loss_fn(model: Any, batch: Any) -> torch.Tensor:
+        x, wanted = batch
+        said = model(x)
+        return said.square().mean() + nn.functional.mse_loss(said, target(said, wanted))
+
+    recipe = Recipe(
+        model=model,
+        loss_fn=loss_fn,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data=[(torch.randn(8, 4), torch.randn(8, 3)) for _ in range(20)],
+    )
+    codes = [one.code for one in examine(recipe, steps=20).findings]
+    assert ("ND639" in codes) is found

@@ -101,7 +101,7 @@ def test_classes_that_relu_keeps_at_zero() -> None:
     assert "1 of 3 classes" in first.title
 
 
-def test_half_dead_layers_are_a_warning_and_a_few_dead_units_are_not() -> None:
+def test_half_dead_layers_are_an_info_and_nearly_dead_ones_a_warning() -> None:
     def layer(dead: int) -> nn.Sequential:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -110,8 +110,9 @@ def test_half_dead_layers_are_a_warning_and_a_few_dead_units_are_not() -> None:
         return model
 
     found = run(layer(12))
-    assert [(one.code, one.severity) for one in found] == [("ND603", "warning")]
+    assert [(one.code, one.severity) for one in found] == [("ND603", "info")]
     assert "12 of 16" in found[0].title
+    assert [(one.code, one.severity) for one in run(layer(15))] == [("ND603", "warning")]
     assert run(layer(4)) == ()
 
 

@@ -57,3 +57,70 @@ def test_all_layers_too_wide(tmp_path: Path) -> None:
 
 def test_a_width_that_costs_nothing(tmp_path: Path) -> None:
     assert "ND611" not in [finding.code for finding in report(tmp_path, 0.15).findings]
+
+
+FLOW = """
+import math
+
+import torch
+import torch.nn as nn
+
+torch.manual_seed(0)
+angle = 2 * math.pi * torch.rand(4800)
+rings = torch.stack([angle.cos(), angle.sin()], 1) + 0.1 * torch.randn(4800, 2)
+
+class Coupling(nn.Module):
+    def __init__(self, keep):
+        super().__init__()
+        self.register_buffer("keep", torch.tensor(keep))
+        self.inside, self.out = nn.Linear(2, 32), nn.Linear(32, 4)
+        {change}  # here
+
+    def forward(self, x):
+        kept = x * self.keep
+        scale, shift = self.out(torch.tanh(self.inside(kept))).chunk(2, dim=1)
+        scale = torch.tanh(scale) * (1 - self.keep)
+        return kept + (1 - self.keep) * (x * scale.exp() + shift), scale.sum(1)
+
+class Flow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        keeps = ([1.0, 0.0], [0.0, 1.0])
+        self.couplings = nn.ModuleList(Coupling(keep) for keep in keeps * 2)
+
+    def forward(self, x):
+        total = torch.zeros(len(x))
+        for coupling in self.couplings:
+            x, scaled = coupling(x)
+            total = total + scaled
+        return total - 0.5 * x.pow(2).sum(1)
+
+def loss(model, batch):
+    return -model(batch).mean()
+
+def build():
+    model = Flow()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    return {{"model": model, "loss_fn": loss, "data": rings.split(40), "optimizer": optimizer}}
+"""
+
+
+def of_a_flow(folder: Path, change: str) -> list[tuple[str, str]]:
+    (folder / "train.py").write_text(FLOW.format(change=change))
+    config = Config(device="cpu", steps=120, snapshot_dir=str(folder))
+    found = run_training(f"{folder / 'train.py'}:build", config).findings
+    marked = [f for f in found if f.severity != "info" and f.culprit.location is not None]
+    assert all("# here" in f.culprit.location.code for f in marked if f.culprit.location)
+    return [(f.code, f.severity) for f in marked]
+
+
+def test_a_loss_that_no_guess_is_known_for(tmp_path: Path) -> None:
+    """What a flow scales is its own input, and no reward that weighs its loss."""
+    assert of_a_flow(tmp_path, "nn.init.normal_(self.inside.weight, std=20)") == [
+        ("ND611", "warning")
+    ]
+    assert of_a_flow(tmp_path, "nn.init.normal_(self.inside.weight, std=0.5)") == []
+
+
+def test_layers_of_a_flow_that_are_frozen(tmp_path: Path) -> None:
+    assert of_a_flow(tmp_path, "self.out.requires_grad_(False)") == [("ND508", "warning")]

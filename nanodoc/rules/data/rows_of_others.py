@@ -53,6 +53,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = inspection.rows_apart if inspection is not None else None
     if inspection is None or seen is None or not seen.sure:
         return
+    tried = evidence.pattern.without if evidence.pattern is not None else None
+    at = seen.taken_at
+    if tried is not None and at is not None and tried.location.line == at.line:
+        return  # ND672 says what it costs
     place = f"were taken at {seen.usual_at.place}" if seen.usual_at else "are those of the batch"
     yield learning_claim(
         rule,

@@ -4,6 +4,8 @@ with the same parameters in this step. Reported where the loss is the same numbe
 with gradients that are not zero; and where the difference goes into an exp that weights values
 which no network has computed in this step, as PPO's ratio of probabilities weights advantages.
 
+Also a loss function whose target is its prediction, detached: such a term has no gradient at all.
+
 ## Why it matters
 The reference changes with the model. A loss that never changes says nothing about progress, and the
 reference, such as DPO's reference model, does not hold the model back. A ratio that is 1 in every
@@ -33,10 +35,11 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, WIRED, at_call, calls_of, learning_claim
-from nanodoc.vocabulary.calls import LAYERS
+from nanodoc.vocabulary.calls import BINARIES, COPIES, LAYERS, REGRESSION, RESHAPING
 
 _THE_SAME = 1e-5  # of the loss: the rounding of float32
 _NOTHING = 1e-3  # a smaller loss may be the rounding of zero, as an advantage's mean is
+_THROUGH = (*COPIES, *RESHAPING, "detach", "squeeze", "unsqueeze", "to")
 _LONG = 30  # steps: the longer a loss stays, the surer
 
 
@@ -55,6 +58,10 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     constant = _is_constant(losses)
     reaching = calls.reaching_the_loss()
+    for call in calls.calls:
+        if call.index in reaching and _asks_itself(calls, call):
+            yield _without_gradient(rule, evidence, call)
+            return
     for call in calls.calls:
         if call.index not in reaching or not call.notes.same:
             continue
@@ -94,6 +101,33 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _asks_itself(calls: StepCalls, call: CallFacts) -> bool:
+    """The target of a loss function is what it is to say, whole and in its order."""
+    if call.name not in (*REGRESSION, *BINARIES) or len(call.arguments) < 2:
+        return False
+    said, target = call.arguments[:2]
+    if not said.requires_grad or target.requires_grad or said.shape != target.shape:
+        return False
+    made, same = calls.origin(said), calls.origin(target)
+    passed = {one.name for side in (said, target) for one in calls.path(side)}
+    return isinstance(made, CallFacts) and made == same and passed <= {*_THROUGH}
+
+
+def _without_gradient(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:
+    return learning_claim(
+        rule,
+        location_key(call.site) or ("itself",),
+        title=f"the target of {call.name} is its own prediction",
+        explanation="The two are the same values, one of them detached: the term has no gradient, "
+        "whatever the model predicts. What it was to be compared with has no part in the loss.",
+        culprit=at_call(call, evidence),
+        step=len(evidence.losses) - 1,
+        weight=confidence(0.85, 0.3 if len(evidence.losses) >= _LONG else 0.0),
+        fix="give it the data as the target",
+        standing=WIRED,
+    )
 
 
 def _is_constant(losses: tuple[float, ...]) -> bool:

@@ -1,8 +1,9 @@
 """## What it checks
 Units for which ReLU or a similar activation returns exactly 0 for every sample. At the end of the
 run, its last batch and up to three earlier ones are run once more with the final weights. The
-finding is a warning when more than half of a layer's units are dead (info if the loss still comes
-down), and critical when all are, or when a class of a classifier's output is.
+finding is an info when more than half of a layer's units are dead, a warning when nine in ten are
+and the loss does not come down, and critical when all are, or when a class of a classifier's output
+is.
 
 ## Why it matters
 Where ReLU's input is negative its derivative is 0. A unit that is negative for every sample never
@@ -43,6 +44,9 @@ from nanodoc.vocabulary.calls import CLASSIFICATION, REGRESSION, SQUASHERS
 _OVER_LOGITS = (*CLASSIFICATION, "binary_cross_entropy_with_logits")
 
 
+_NEARLY_ALL = 0.9  # of the units of a layer
+
+
 @rule(
     "ND603",
     "dead-units",
@@ -81,6 +85,7 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
     serious = layer.output or (whole and late_loss(evidence.losses) > evidence.losses[0] / 2)
     # targets that the network itself moves: its loss need not fall, and units die as a rule
     moves = next(bootstrapped(inspection.calls), None) is not None
+    some = layer.dead < _NEARLY_ALL * layer.units  # the others may do
     learns = moves or late_loss(evidence.losses) < NO_BETTER * evidence.losses[0]
     return learning_claim(
         rule,
@@ -92,7 +97,7 @@ def _dead(rule: Rule, evidence: Evidence, layer: UnitFacts) -> Claim | None:
         title=title,
         explanation=why,
         culprit=at_call(call, evidence),
-        severity="critical" if serious else "info" if not whole and learns else "warning",
+        severity="critical" if serious else "info" if not whole and (learns or some) else "warning",
         step=inspection.step,
         weight=confidence(
             0.8 if serious else 0.6, 0.4 if inspection.batches > 2 else 0.1, 0.4 if whole else 0.0

@@ -5,6 +5,10 @@ are several times as wide as He initialisation, their line is reported, and ten 
 warning at once. Such a run is re-run from its first step, with all layers that are wider than He
 initialisation scaled down to it; if it then ends far lower, that is a warning, at their line.
 
+Of any single loss that one optimizer lowers: first weights that are at least eight times as wide as
+torch's own (1 / sqrt(3 fan_in), an embedding's 1), where nearly all later steps are lower with
+weights of that width.
+
 ## Why it matters
 The model starts out confident in wrong answers and spends its first steps unlearning them.
 
@@ -129,7 +133,7 @@ def _of_weights(rule: Rule, evidence: Evidence, wide: WideWeights) -> Claim:
         standing=Standing(scope=Scope.CAUSE, specificity=Specificity.SPECIAL),
         title=f"the initial weights are too wide: the loss starts at {losses[0]:.3g}",
         explanation=f"The initial values of {wide.name} are {wide.times:.1f} times as wide as "
-        f"sqrt(2 / fan_in){others}. Scaled down to that width, {told}.",
+        f"{wide.usual}{others}. Scaled down to that width, {told}.",
         culprit=Culprit(
             kind="parameter",
             parameter=wide.name,
