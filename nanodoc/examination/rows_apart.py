@@ -32,15 +32,13 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.spans import Place, calling_places, resolved
-from nanodoc.vocabulary.calls import FROM_ARRAYS, SUPERVISED
+from nanodoc.vocabulary.calls import BY_ROW, FROM_ARRAYS, SUPERVISED, TO_COLUMNS
 
 look_through(__file__)
 
 _FEWEST = 8  # rows
 _MOST_ROWS = 1_000_000  # of a store
 _MOST_TENSORS = 100_000  # that are followed
-_BY_ROW = ("add", "sub", "mul", "div", "minimum", "maximum", "min", "max", "gather")
-_TO_COLUMNS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 _COUNTED = -1  # the number of a part that holds the rows' numbers
 _PARTS = 3
 """Parts that are taken in the same order, beside the one that is taken in another."""
@@ -63,6 +61,8 @@ class _Rows:
     """How many rows it has."""
     order: bytes
     """The numbers of the rows, in their order."""
+    computed: bool = False
+    """A layer has been given them: they are what it gave for these rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +180,14 @@ class RowsLook(TorchFunctionMode):
             return
         if name in FROM_ARRAYS:  # data from outside, whatever they were made of
             return
-        if (name in _BY_ROW or name in SUPERVISED) and len(given) > 1 and len(made) == 1:
+        if (name in BY_ROW or name in SUPERVISED) and len(given) > 1 and len(made) == 1:
             self._meet(name, given[0], given[1], made[0])
         marks = frozenset[_Rows]().union(*map(self._marks, given))
+        if any(isinstance(one, torch.nn.Parameter) for one in given):
+            marks = frozenset(replace(mark, computed=True) for mark in marks)
         for number, one in enumerate(made):
             # columns of a store are data of different kinds: states beside rewards
-            apart = name in _TO_COLUMNS and len(made) > 1
+            apart = name in TO_COLUMNS and len(made) > 1
             self._note(
                 one, frozenset(self._column(mark, number) for mark in marks) if apart else marks
             )
@@ -243,7 +245,7 @@ class RowsLook(TorchFunctionMode):
             if len(before) != len(first):  # it was made of rows of others
                 continue
             order = self._order(before[chosen])
-            found.add(_Rows(mark.part, mark.stored, order))
+            found.add(replace(mark, order=order))
             self._taken_in.setdefault(order, set()).add(mark.part)
             if (mark.part, order) not in self._takings:
                 own, caller = calling_places(5)
@@ -295,7 +297,9 @@ class RowsLook(TorchFunctionMode):
         random = random or first | other <= self._in_no_order | {_COUNTED}
         brought = not other <= first | {_COUNTED}
         sure = random and (taken or (compares and bool(met.attracts) and brought))
-        if not sure and not (random and taking.moves and met.attracts is not False):
+        # what a network says of other rows may be what their own are to come to
+        plain = brought or not compares or not any(mark.computed for mark in met.sides[1])
+        if not sure and not (random and taking.moves and plain and met.attracts is not False):
             return None
         before = self._taking(met, usual)
         return RowsApart(

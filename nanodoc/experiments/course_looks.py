@@ -61,12 +61,7 @@ class CourseLooks:
 
     def register(self, add: Add, evidence: Evidence, past: Past) -> None:
         """Adds them; each asks when its turn comes."""
-        length, losses = len(compared(evidence)), evidence.losses
-
-        def not_cured() -> bool:
-            course = self._pattern().course
-            return course is None or not course.passing()
-
+        length, not_cured = len(compared(evidence)), self._not_cured
         add(
             "narrower first weights and smaller learning rates",
             lambda place: self._better_start(evidence, past),
@@ -92,6 +87,16 @@ class CourseLooks:
             runs=length,
             first=length,
         )
+        self._register_changes(add, evidence, past)
+
+    def _not_cured(self) -> bool:
+        course = self._pattern().course
+        return course is None or not course.passing()
+
+    def _register_changes(self, add: Add, evidence: Evidence, past: Past) -> None:
+        """Calls made in another way, changes of layers, and larger rates."""
+        length, losses = len(compared(evidence)), evidence.losses
+        not_cured = self._not_cured
         add(
             "calls made in another way",
             lambda place: self._tell(

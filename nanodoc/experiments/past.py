@@ -11,7 +11,7 @@ from typing import Any
 from nanodoc.experiments.trial import Say, StepTrials
 from nanodoc.facts.course import rise
 from nanodoc.facts.plateau import late_loss
-from nanodoc.facts.trials import RerunFacts, Stretch
+from nanodoc.facts.trials import RerunFacts, Stretch, TurnedBetas
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.rerun import Rerun
 from nanodoc.replay.step_state import StepState
@@ -138,6 +138,22 @@ class Past:
                 course = self._trials.course(start, steps, 0.25, what, options={name: value})
                 return course.complete if course is not None else None
         return None
+
+    def with_turned_betas(self, until: int, betas: tuple[float, float]) -> TurnedBetas | None:
+        """Whether the steps from step 0 do not diverge with the two betas in each other's place;
+        None where they do, or can't be run again."""
+        first, second = betas
+        start = self.first()
+        steps = self._checkpoints.steps_between(0, until) if start is not None else None
+        if start is None or not steps or len(steps) > _LONGEST:
+            return None
+        what = f"betas ({second:g}, {first:g})"
+        self._say(f"trying {what} up to step {until} …")
+        turned = {"betas": (second, first)}
+        course = self._trials.course(start, steps, 0.25, what, options=turned)
+        if course is None or not course.complete or rose(course) or spiked(course, []):
+            return None
+        return TurnedBetas(first=first, second=second, last_loss=late_loss(course.losses))
 
     def first(self) -> StepState | None:
         """The checkpoint of step 0."""

@@ -17,6 +17,7 @@ from nanodoc.experiments.mended_call import may_be_mended, mended_call
 from nanodoc.experiments.overfit import Overfit
 from nanodoc.experiments.past import Past
 from nanodoc.experiments.samples import GuiltySamples, Parts, indivisible, shares_statistics
+from nanodoc.experiments.smaller_rates import turned_betas
 from nanodoc.experiments.step import Step
 from nanodoc.experiments.treatment import Treatment, can_be_treated, with_rows
 from nanodoc.experiments.trial import Say, StepTrials, fails
@@ -313,6 +314,8 @@ class ExperimentRun:
             optimizers = list(self._recipe.optimizers)
             scaled = loss_scale(past, self._trials, optimizers, until)
             self.pattern = replace(self.pattern, growth=replace(growth, wide=wide, scaled=scaled))
+            if (betas := turned_betas(optimizers)) is not None:
+                self.pattern = replace(self.pattern, betas=past.with_turned_betas(until, betas))
             if wide is None:
                 self._course.standardised(evidence, past, until, course)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -48,3 +49,15 @@ def _hot(evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer]) -> boo
     rates = [rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step]
     adaptive = any(_ADAPTIVE & o.defaults.keys() for o in optimizers)
     return bool(rates) and max(rates) >= (_HOT_ADAPTIVE if adaptive else _HOT)
+
+
+def turned_betas(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[float, float] | None:
+    """The betas that all optimizers have, if the first, of the average of the gradients, reaches
+    back farther than the second, of their squares."""
+    given = {optimizer.defaults.get("betas") for optimizer in optimizers}
+    betas: Any = given.pop() if len(given) == 1 else None
+    if not isinstance(betas, tuple) or len(betas) != 2:
+        return None
+    first, second = betas
+    known = isinstance(first, float) and isinstance(second, float)
+    return (first, second) if known and first > second else None

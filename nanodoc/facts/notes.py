@@ -250,6 +250,8 @@ class MaskedRows:
     rows: int
     fully_masked: int
     """How many of them are -inf everywhere."""
+    along: int | None = None
+    """A later axis of the scores than the softmax's, along which none would be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -312,6 +312,17 @@ class Growth:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TurnedBetas:
+    """The betas of averages of the gradient and of its square, where the run does not diverge with
+    each in the other's place."""
+
+    first: float
+    second: float
+    last_loss: float
+    """With them turned."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Pattern:
     """All experiments on one step, and what their pattern says."""
 
@@ -335,6 +346,7 @@ class Pattern:
     mended: MendedCall | None = None
     """Of a step that raises."""
     far: FarInputs | None = None
+    betas: TurnedBetas | None = None
 
     def passes(self, key: str) -> bool | None:
         """Whether the step passed with this change; None where it was not run."""

@@ -26,18 +26,25 @@ def op_notes(func: Any, args: Any, kwargs: dict[str, Any]) -> OpNotes | None:
         return None
 
 
-def _masked_rows(masked: torch.Tensor) -> MaskedRows:
-    return MaskedRows(rows=masked.numel(), fully_masked=int(masked.sum()))
+def _masked_rows(masked: torch.Tensor, along: int | None = None) -> MaskedRows:
+    return MaskedRows(rows=masked.numel(), fully_masked=int(masked.sum()), along=along)
 
 
 def _softmax(a: dict[str, Any]) -> MaskedRows:
     x = a["self"]
     dims = a["dim"]
-    return _masked_rows(
-        torch.isneginf(x).all(dims)
-        if not isinstance(dims, (list, tuple))
-        else torch.isneginf(x).flatten(1).all(1)
-    )
+    if isinstance(dims, (list, tuple)):
+        return _masked_rows(torch.isneginf(x).flatten(1).all(1))
+    masked = torch.isneginf(x).all(dims)
+    return _masked_rows(masked, _free_axis(x, dims % x.dim()) if bool(masked.any()) else None)
+
+
+def _free_axis(x: torch.Tensor, dim: int) -> int | None:
+    """The last of the other axes, where no row along it is fully masked though some entries are."""
+    last = next((d for d in reversed(range(x.dim())) if d != dim and x.shape[d] > 1), None)
+    if last is None or last < dim or bool(torch.isneginf(x).all(last).any()):
+        return None
+    return last
 
 
 def _logsumexp(a: dict[str, Any]) -> MaskedRows:

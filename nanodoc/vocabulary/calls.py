@@ -283,3 +283,9 @@ FRESH = (
 
 FROM_ARRAYS = ("from_numpy", "as_tensor", "asarray", "tensor")
 """They make a tensor of numbers that torch has not computed."""
+
+BY_ROW = ("add", "sub", "mul", "div", "minimum", "maximum", "min", "max", "gather")
+"""They combine two tensors row by row, where both have as many."""
+
+TO_COLUMNS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
+"""They take a tensor apart, mostly along its last dimensions."""

@@ -42,7 +42,7 @@ _MANY = 32  # rows: the more, the less is it chance
 
 
 @rule(
-    "ND682",
+    "ND175",
     "rows-of-others",
     "critical",
     "values of different samples combined row by row",

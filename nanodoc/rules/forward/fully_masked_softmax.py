@@ -4,7 +4,8 @@ A softmax, log_softmax, logsumexp or attention kernel with a row in which every 
 ## Why it matters
 −inf masks are fine until a row contains nothing else: a document that is all padding, a query that
 may attend to no key. The softmax of that row is NaN, and through the shared weights so is every
-gradient.
+gradient. Where no row along a later axis would be fully masked, the softmax runs over the wrong
+axis.
 
 ## Example
     attn(x, x, x, key_padding_mask=pad)        # pad[71] is all True
@@ -65,7 +66,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             birth,
             title=f"{count(rows, 'softmax row')} with every entry masked",
             explanation=f"{rows} of {total} rows are all −inf, and the softmax of such a row is "
-            f"0/0 = NaN.{who}",
+            f"0/0 = NaN.{who}{_of_the_axis(site.notes)}",
             exact=1.0,
             specificity=Specificity.SPECIAL,
             extra=[("fully masked rows", rows), ("rows", total)],
@@ -78,6 +79,15 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
                 ),
             ],
         )
+
+
+def _of_the_axis(notes: MaskedRows) -> str:
+    if notes.along is None:
+        return ""
+    return (
+        f" Along dim {notes.along} no row is: the mask was made for a softmax over that axis, and "
+        "this one runs over another axis."
+    )
 
 
 def _unmasked(site: OpFacts) -> Fix:

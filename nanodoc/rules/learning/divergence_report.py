@@ -14,7 +14,7 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ops import Birth
 from nanodoc.facts.source import SourceSpan
-from nanodoc.facts.trials import FarInputs, Growth, RerunFacts, Stretch
+from nanodoc.facts.trials import FarInputs, Growth, RerunFacts, Stretch, TurnedBetas
 from nanodoc.rules.base import LARGE_GRADIENTS, count, effects, link, replay_row
 from nanodoc.rules.learning.input_scale import inputs_to_blame, of_the_inputs, standardise
 from nanodoc.rules.learning.written_rate import of_the_scale
@@ -43,6 +43,7 @@ def diverged_claim(
     birth = overflow[0] if overflow else next(iter(evidence.births), None)
     far = inputs_to_blame(evidence)
     step = evidence.trip.step if evidence.trip else evidence.failure_step
+    plain = not (far or summed or _betas(evidence)) and rule.code != "ND601"
     return Claim(
         root=("optimizer", 0),  # however many ops overflowed, the updates are the one root
         # a call of the loop that makes them too large says why
@@ -65,8 +66,9 @@ def diverged_claim(
                 broken=len(norms) < len(evidence.grad_norms),
             )
             + _of_the_sum(summed, site)
-            + ("" if far or summed or rule.code == "ND601" else _of_the_rate(growth, course, rate))
-            + (f" {of_the_inputs(far)}" if far is not None else ""),
+            + (_of_the_rate(growth, course, rate) if plain else "")
+            + (f" {of_the_inputs(far)}" if far is not None else "")
+            + _of_the_betas(evidence),
             culprit=_culprit(birth, far, site),
             phase="optimizer",
             step=step if step is not None else len(evidence.losses) - 1,
@@ -80,7 +82,8 @@ def diverged_claim(
             experiments=replay_row(evidence),
             fixes=(standardise(far),)
             if far is not None
-            else tuple(_fixes(growth, course, rate, site, raised=raised, first=first)),
+            else _turned(evidence)
+            or tuple(_fixes(growth, course, rate, site, raised=raised, first=first)),
         ),
     )
 
@@ -177,6 +180,31 @@ def _of_the_sum(summed: CallFacts | None, site: SourceSpan | None) -> str:
     return (
         f" The loss is a sum over {elements} elements: with the mean, each step would be that "
         "many times smaller."
+    )
+
+
+def _betas(evidence: Evidence) -> TurnedBetas | None:
+    return evidence.pattern.betas if evidence.pattern is not None else None
+
+
+def _of_the_betas(evidence: Evidence) -> str:
+    if (betas := _betas(evidence)) is None:
+        return ""
+    return (
+        f" The betas are {betas.first:g} and {betas.second:g}: with {betas.second:g} and "
+        f"{betas.first:g} the same steps do not diverge."
+    )
+
+
+def _turned(evidence: Evidence) -> tuple[Fix, ...]:
+    if (betas := _betas(evidence)) is None:
+        return ()
+    return (
+        Fix(
+            title=f"betas=({betas.second:g}, {betas.first:g})",
+            verified=True,
+            outcome=f"with them the same steps end at loss {betas.last_loss:.3g}",
+        ),
     )
 
 

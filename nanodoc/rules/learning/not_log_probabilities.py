@@ -30,7 +30,7 @@ from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.notes import Range
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import at_call, calls_into_the_loss
-from nanodoc.vocabulary.calls import NORMALISERS
+from nanodoc.vocabulary.calls import LOG_PROBABILITIES, NORMALISERS
 
 _PROBABLE = 0.1
 """A log-probability exceeds zero by no more than rounding, or the constant that keeps its log
@@ -92,7 +92,7 @@ def _frames(
     """CTC of what is no distribution over the symbols; `sums` are the logarithms of the sums of
     each frame's probabilities."""
     made = calls.origin(call.arguments[0])
-    normalised = isinstance(made, CallFacts) and made.name in NORMALISERS
+    normalised = isinstance(made, CallFacts) and made.name in (*NORMALISERS, *LOG_PROBABILITIES)
     low, high = (math.exp(min(end, 99.0)) for end in (sums.low, sums.high))
     site = made if isinstance(made, CallFacts) and normalised else call
     return Claim(
