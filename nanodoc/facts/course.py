@@ -136,7 +136,8 @@ def _is_read(calls: StepCalls, argument: ArgumentFacts) -> bool:
 
 
 def lowest_term(calls: StepCalls) -> CallFacts | None:
-    """The term of the loss that is farthest below zero: through sums, differences and numbers."""
+    """The term of the loss that is farthest below zero, through sums, differences and numbers.
+    Where its sign is turned on the way, the call that turns it: the one that subtracts it."""
     if not calls.losses:
         return None
     call = calls.calls[calls.losses[-1]]
@@ -145,7 +146,10 @@ def lowest_term(calls: StepCalls) -> CallFacts | None:
         terms = [t for t in made if t is not None and math.isfinite(t.notes.value or math.nan)]
         if not terms:
             break
-        call = max(terms, key=lambda term: abs(term.notes.value or 0.0))
+        term = max(terms, key=lambda term: abs(term.notes.value or 0.0))
+        if (call.notes.value or 0.0) < 0 < (term.notes.value or 0.0):
+            break
+        call = term
     return call
 
 
