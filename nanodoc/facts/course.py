@@ -124,15 +124,33 @@ def _weighs(calls: StepCalls, waiting: list[CallFacts]) -> bool:
 
 
 def _is_read(calls: StepCalls, argument: ArgumentFacts) -> bool:
-    """A layer is given it, or what it is made of: an input, which a flow scales and shifts."""
-    own, leaves = calls.behind(argument)
+    """A layer is given it, or what it is made of: an input, which a flow scales and shifts. What a
+    network says of inputs is none, as the values that an advantage is made of."""
+    own, leaves = _numbers_behind(calls, argument)
+    if any(calls.calls[index].name in LAYERS for index in own):
+        return False
     for layer in calls.calls:
         if layer.name in LAYERS and layer.arguments:
-            read, sources = calls.behind(layer.arguments[0])
-            known = {source.leaf for source in sources if source.leaf is not None}
-            if own & read or any(leaf.leaf in known for leaf in leaves):
+            read, sources = _numbers_behind(calls, layer.arguments[0])
+            if own & read or leaves & sources:
                 return True
     return False
+
+
+def _numbers_behind(calls: StepCalls, argument: ArgumentFacts) -> tuple[set[int], set[str]]:
+    """(the calls that made its numbers, the names of what no call made): not what picked them, as
+    an index that takes the same rows of several tensors."""
+    made, leaves, waiting = set[int](), set[str](), [argument]
+    while waiting:
+        one = waiting.pop()
+        if not one.dtype.startswith(("float", "bfloat")):
+            continue
+        if one.made_by is None:
+            leaves |= {one.leaf} if one.leaf is not None else set()
+        elif one.made_by not in made:
+            made.add(one.made_by)
+            waiting += calls.calls[one.made_by].arguments
+    return made, leaves
 
 
 def lowest_term(calls: StepCalls) -> CallFacts | None:
