@@ -217,7 +217,10 @@ class ReturnsLook(TorchFunctionMode):
         except RuntimeError:  # a graph that cannot be walked twice
             return []
         sign = 1.0 if self._maximised else -1.0
-        return [sign * x for slope in slopes if slope is not None for x in _plain(slope)]
+        given = [slope for slope in slopes if slope is not None]
+        if len(given) > 1 and {slope.shape[:1] for slope in given} == {given[0].shape[:1]}:
+            given = [_of_two(slope) for slope in given]
+        return [sign * x for slope in given for x in _plain(slope)]
 
 
 def _orders(
@@ -286,7 +289,9 @@ def _numbers(value: Any, count: int) -> list[float] | None:
     """None for what is no list of so many numbers. Raises what the object raises."""
     if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
         single = getattr(value, "requires_grad", False)
-        size = getattr(value, "shape", ())
+        size: tuple[int, ...] = tuple(getattr(value, "shape", ()))
+        if len(size) == 2 and size[0] == count and size[1] > 1 and not single:
+            return _plain(torch.as_tensor(value)[:, 0] - torch.as_tensor(value)[:, 1])
         if single or not size or max(size) != count or sum(n != 1 for n in size) > 1:
             return None
         return _plain(torch.as_tensor(value)) if len(size) <= 3 else None
@@ -296,11 +301,19 @@ def _numbers(value: Any, count: int) -> list[float] | None:
     for item in value:
         if getattr(item, "requires_grad", False):
             return None
+        if getattr(item, "ndim", 0) == 1 and len(item) > 1:
+            item = _of_two(torch.as_tensor(item))
         item = item.item() if hasattr(item, "item") else item
         if isinstance(item, bool) or not isinstance(item, numbers.Real):
             return None
         found.append(float(item))
     return found
+
+
+def _of_two(values: torch.Tensor) -> torch.Tensor:
+    """Of several environments that run side by side, the first less the second: sums of rewards
+    stay sums, and what is subtracted from all of them at one step is gone."""
+    return values[0] - values[1] if values.dim() == 1 and len(values) > 1 else values
 
 
 def _plain(tensor: torch.Tensor) -> list[float]:

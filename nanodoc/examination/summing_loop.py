@@ -119,12 +119,15 @@ def _in_front(call: ast.expr | None) -> bool:
 
 
 def _backwards(values: ast.expr) -> bool:
-    """`rewards[::-1]`, `reversed(rewards)`, `range(n - 1, -1, -1)`, also inside of `enumerate`,
-    `zip` and the like."""
+    """`rewards[::-1]`, `rewards.flip(0)`, `reversed(rewards)`, `range(n - 1, -1, -1)`, also inside
+    of `enumerate`, `zip` and the like."""
     for node in ast.walk(values):
         step: ast.expr | None = None
         if isinstance(node, ast.Slice):
             step = node.step
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in ("flip", "flipud"):
+                return True
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "reversed":
                 return True

@@ -244,3 +244,36 @@ def test_the_order_is_found_again(
             assert abs(float(fit)) > 1 - 1e-5
         if order == "to-go":
             assert found is None or (found.order, found.rising) == ("to-go", True)
+
+
+@pytest.mark.parametrize(("turned", "found"), [(True, ["ND635"]), (False, [])])
+def test_environments_side_by_side(turned: bool, found: list[str]) -> None:
+    """Each log-probability is one of several environments, and each step has a baseline."""
+    torch.manual_seed(0)
+    net = nn.Linear(1, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    rewards = torch.rand(T, 5)
+
+    def train_step(model: Any, batch: Any) -> torch.Tensor:
+        log_probs = []
+        for t in range(T):
+            chance = Categorical(logits=model(torch.full((5, 1), t / T)))
+            log_probs.append(chance.log_prob(chance.sample()))
+        total, returns = torch.zeros(5), []
+        for reward in rewards.flip(0):
+            total = reward + 0.9 * total
+            if turned:
+                returns.append(total)
+            else:
+                returns.insert(0, total)
+        weights = torch.stack(returns)
+        weights = (weights - weights.mean(1, keepdim=True)) / weights.std()
+        optimizer.zero_grad()
+        loss = -(torch.stack(log_probs) * weights).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    recipe = Recipe(model=net, train_step=train_step, optimizer=optimizer, data=[0] * 12)
+    codes = [finding.code for finding in examine(recipe, steps=10).findings]
+    assert [code for code in codes if code in ("ND635", "ND636")] == found

@@ -48,6 +48,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         return
     if seen.read_going_on or seen.read_ending or not seen.together:
         return
+    if 2 * (seen.going_on + seen.ending) < seen.samples:
+        return  # most next states are alike: exchanged, they tell nothing
     made = _joined(calls, found, seen.samples)
     yield learning_claim(
         rule,
