@@ -246,6 +246,18 @@ def test_the_order_is_found_again(
             assert found is None or (found.order, found.rising) == ("to-go", True)
 
 
+def turned_sums(rewards: torch.Tensor) -> list[torch.Tensor]:
+    total, returns = torch.zeros(5), []
+    for reward in rewards.flip(0):
+        total = reward + 0.9 * total
+        returns.append(total)
+    return returns
+
+
+def sums(rewards: torch.Tensor) -> list[torch.Tensor]:
+    return turned_sums(rewards)[::-1]
+
+
 @pytest.mark.parametrize(("turned", "found"), [(True, ["ND635"]), (False, [])])
 def test_environments_side_by_side(turned: bool, found: list[str]) -> None:
     """Each log-probability is one of several environments, and each step has a baseline."""
@@ -259,13 +271,7 @@ def test_environments_side_by_side(turned: bool, found: list[str]) -> None:
         for t in range(T):
             chance = Categorical(logits=model(torch.full((5, 1), t / T)))
             log_probs.append(chance.log_prob(chance.sample()))
-        total, returns = torch.zeros(5), []
-        for reward in rewards.flip(0):
-            total = reward + 0.9 * total
-            if turned:
-                returns.append(total)
-            else:
-                returns.insert(0, total)
+        returns = turned_sums(rewards) if turned else sums(rewards)
         weights = torch.stack(returns)
         weights = (weights - weights.mean(1, keepdim=True)) / weights.std()
         optimizer.zero_grad()
