@@ -406,6 +406,14 @@ PATIENTS: tuple[Patient, ...] = (
         line="for reward in rewards:",
     ),
     Patient(
+        name="rainy-days",
+        file="rainy_days",
+        story="a loss over several days, of which only the last day's is left",
+        expect="lost-terms",
+        line="loss = F.mse_loss(said, wanted[:, day])",
+        severity="warning",
+    ),
+    Patient(
         name="contrary-walker",
         file="corridor",
         build="descending",
