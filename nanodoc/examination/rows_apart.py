@@ -163,7 +163,7 @@ class RowsLook(TorchFunctionMode):
 
     def _follow(self, name: str, number: int, args: Any, kwargs: Any, out: Any) -> None:
         given = tensors_in((*args, *kwargs.values()))
-        if name in ("__get__", "__set__"):
+        if name in ("__get__", "__set__") or (name == "setitem" and not args[0].dim()):
             return
         if name == "setitem":
             written = [one for one in given if one.dim() and len(one) == len(args[0])]
