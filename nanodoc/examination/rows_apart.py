@@ -32,7 +32,7 @@ from nanodoc.recipe.recipe import Recipe
 from nanodoc.trace.calls import plain_name
 from nanodoc.trace.ops import outputs_of, tensors_in
 from nanodoc.trace.spans import Place, calling_places, resolved
-from nanodoc.vocabulary.calls import BY_ROW, FROM_ARRAYS, SUPERVISED, TO_COLUMNS
+from nanodoc.vocabulary.calls import BY_ROW, FROM_ARRAYS, SUPERVISED, TO_COLUMNS, TURNING
 
 look_through(__file__)
 
@@ -47,6 +47,7 @@ _SAME = 0.5
 _LOOKED_AT = 256  # rows of a part, for their order
 _NO_ORDER = 0.8
 """Times the mean distance of two rows: that of neighbours in a part whose rows have no order."""
+_OF_A_SHIFT = 2  # differences between the numbers of rows, one of them behind the end
 _REGULAR = 3
 """Different distances between neighbours that a slice or a shift has at most."""
 
@@ -163,7 +164,7 @@ class RowsLook(TorchFunctionMode):
 
     def _follow(self, name: str, number: int, args: Any, kwargs: Any, out: Any) -> None:
         given = tensors_in((*args, *kwargs.values()))
-        if name in ("__get__", "__set__") or (name == "setitem" and not args[0].dim()):
+        if name == "set" or (name == "setitem" and not args[0].dim()):
             return
         if name == "setitem":
             written = [one for one in given if one.dim() and len(one) == len(args[0])]
@@ -173,7 +174,10 @@ class RowsLook(TorchFunctionMode):
         first = given[0] if given else None
         rows = _selected(name, args, kwargs) if first is not None and args[0] is first else None
         if rows is not None and first is not None and len(made) == 1:
-            self._note(made[0], self._taken(name, number, first, rows, made[0]))
+            # what a network says may choose the rows: the nearest ones, sorted ones
+            chosen = any(mark.computed for one in given[1:] for mark in self._marks(one))
+            taken = set() if chosen else self._taken(name, number, first, rows, made[0])
+            self._note(made[0], frozenset(taken))
             return
         if name == "arange" and len(made) == 1 and _FEWEST <= made[0].numel() <= _MOST_ROWS:
             self._count(made[0])
@@ -182,6 +186,8 @@ class RowsLook(TorchFunctionMode):
             return
         if (name in BY_ROW or name in SUPERVISED) and len(given) > 1 and len(made) == 1:
             self._meet(name, given[0], given[1], made[0])
+        if name in TURNING or (name == "get" and not _is_as_it_was(first, made)):
+            given = []  # its rows are others
         marks = frozenset[_Rows]().union(*map(self._marks, given))
         if any(isinstance(one, torch.nn.Parameter) for one in given):
             marks = frozenset(replace(mark, computed=True) for mark in marks)
@@ -194,7 +200,9 @@ class RowsLook(TorchFunctionMode):
 
     def _note(self, tensor: torch.Tensor, marks: frozenset[_Rows]) -> None:
         if id(tensor) not in self._own:
-            self._rows[id(tensor)] = (weakref.ref(tensor), marks)
+            rows = len(tensor) if tensor.dim() else 0
+            kept = frozenset(mark for mark in marks if len(self._numbers[mark.order]) == rows)
+            self._rows[id(tensor)] = (weakref.ref(tensor), kept)
 
     def _column(self, rows: _Rows, number: int) -> _Rows:
         """A column of a part is a part of its own."""
@@ -293,10 +301,13 @@ class RowsLook(TorchFunctionMode):
         parts, others = self._parts[odd], self._parts[usual]
         theirs = others if taking.moves else others | self._taken_in.get(usual, set())
         taken = not parts & (theirs | {_COUNTED}) and len(others) >= _PARTS and len(parts) == 1
+        # inputs that are mixed before a network, and what two networks say, may be of any samples
+        taken = taken and (taking.moves or self._weighs(met, odd, usual))
         random = bool({odd, usual} & self._at_random) or self._shuffled
         random = random or first | other <= self._in_no_order | {_COUNTED}
         brought = not other <= first | {_COUNTED}
-        sure = random and (taken or (compares and bool(met.attracts) and brought))
+        turned = compares and bool(met.attracts) and brought and taking.name != "getitem"
+        sure = random and (taken or turned)
         # what a network says of other rows may be what their own are to come to
         plain = brought or not compares or not any(mark.computed for mark in met.sides[1])
         if not sure and not (random and taking.moves and plain and met.attracts is not False):
@@ -313,6 +324,12 @@ class RowsLook(TorchFunctionMode):
             parts=len(others),
             sure=sure,
         )
+
+    def _weighs(self, met: _Meeting, odd: bytes, usual: bytes) -> bool:
+        """The odd rows are given ones, and meet what a network says of the usual ones."""
+        marks = [mark for side in met.sides for mark in side]
+        given = not any(mark.computed for mark in marks if mark.order == odd)
+        return given and any(mark.computed for mark in marks if mark.order == usual)
 
     def _oddness(self, met: _Meeting, order: bytes) -> tuple[bool, int, bool]:
         """Rows that a call took, the fewest parts, and rows that were moved are the odd ones."""
@@ -336,7 +353,7 @@ class RowsLook(TorchFunctionMode):
                     counted = mark.order if mark.part == _COUNTED else one.order
                     apart = self._differ(counted, self._order(torch.arange(met.rows)))
                 elif mark.stored == one.stored:
-                    apart = self._differ(mark.order, one.order)
+                    apart = self._differ(mark.order, one.order) and not self._is_later(mark, one)
                 else:
                     continue
                 if not apart:
@@ -347,6 +364,12 @@ class RowsLook(TorchFunctionMode):
     def _differ(self, one: bytes, other: bytes) -> bool:
         numbers, others = self._numbers[one], self._numbers[other]
         return len(numbers) == len(others) and float((numbers == others).float().mean()) < _SAME
+
+    def _is_later(self, one: _Rows, other: _Rows) -> bool:
+        """The rows of one part are those a few behind the other's, as where a forecast is compared
+        with what came later; in a batch that was shuffled there is no later."""
+        numbers, others = self._numbers[one.order], self._numbers[other.order]
+        return not self._shuffled and len((numbers - others).unique()) <= _OF_A_SHIFT
 
     def _is_moved_together(self, odd: bytes, usual: bytes) -> bool:
         """Rows in the odd order meet values that hold them as well, from another part: mixed
@@ -359,6 +382,13 @@ class RowsLook(TorchFunctionMode):
                 if {odd, usual} <= orders and theirs - own:
                     return True
         return False
+
+
+def _is_as_it_was(tensor: torch.Tensor | None, made: list[torch.Tensor]) -> bool:
+    """An attribute that is the tensor by another name, as `data`; not `T`."""
+    if tensor is None or len(made) != 1:
+        return False
+    return made[0].shape == tensor.shape and made[0].stride() == tensor.stride()
 
 
 def _in_no_order(tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
+from statistics import fmean, pstdev
 from types import FrameType
 from typing import Any
 
@@ -39,6 +40,7 @@ _FEWEST = 8  # samples of a batch
 _MOST_FRAMES = 6
 _MOST_ROWS = 50_000  # of a list that are looked through
 _MOST_NUMBERS = 20_000_000  # that are copied
+_FAR = 2.0  # standard deviations of what is paid where an episode goes on
 _MOST_PARTS = 32
 _KNOWN = 0.9  # share of the next states that a column must hold to be theirs
 
@@ -69,6 +71,8 @@ class TransitionsLook(TorchFunctionMode):
             (*calls.among_its_name(made), at) for made, at in joined(calls, found.value)
         }
         self._loss = calls.among_its_name(found.loss)
+        self._total = calls.among_its_name(found.total)
+        self._paid = int(found.total.arguments[0] == found.value)
         self._at = 0 if not found.loss.arguments[0].requires_grad else 1
         self._seen: Counter[str] = Counter()
         self.states: torch.Tensor | None = None
@@ -76,6 +80,8 @@ class TransitionsLook(TorchFunctionMode):
         self.targets: torch.Tensor | None = None
         self.known: set[bytes] = set()
         """The states that the user's code keeps beside its steps."""
+        self.rewards: list[float] = []
+        """What each target is made of beside the value of the next state."""
         self.flags: dict[str, list[bool]] = {}
         """What the user's code holds of zeros and ones, one a sample, where the loss is called."""
 
@@ -99,6 +105,9 @@ class TransitionsLook(TorchFunctionMode):
                 for at, part in enumerate(args[0])
             ]
             args = (parts, *args[1:])
+        elif key == self._total and len(args) > self._paid and self._change is None:
+            if isinstance(args[self._paid], torch.Tensor):
+                self.rewards = [float(x) for x in args[self._paid].detach().flatten().tolist()]
         elif key == self._loss and len(args) > self._at:
             self.targets = args[self._at].detach().clone()
             if self._change is None and self.next_states is not None:
@@ -139,6 +148,7 @@ def transitions(
         name
         for name, ones in plain.flags.items()
         if any(one and on for one, on in zip(ones, goes_on, strict=True))
+        or ones == [bool(reward) for reward in plain.rewards]  # it is what is paid
     ]
     return TransitionFacts(
         samples=count,
@@ -152,6 +162,9 @@ def transitions(
             for name, read in flags.items()
         },
         no_flags=frozenset(against),
+        paid_apart=frozenset(
+            name for name, ones in plain.flags.items() if _stands_out(plain.rewards, ones)
+        ),
     )
 
 
@@ -174,7 +187,17 @@ def together(
             if name in before.flags
         },
         no_flags=before.no_flags | facts.no_flags,
+        paid_apart=before.paid_apart | facts.paid_apart,
     )
+
+
+def _stands_out(rewards: list[float], ones: list[bool]) -> bool:
+    """What is paid for the samples with a 1 is far from what is paid for the others."""
+    if len(rewards) != len(ones) or all(ones) or not any(ones):
+        return False
+    those = [reward for reward, one in zip(rewards, ones, strict=True) if one]
+    others = [reward for reward, one in zip(rewards, ones, strict=True) if not one]
+    return abs(fmean(those) - fmean(others)) > _FAR * pstdev(others)
 
 
 def _changed(targets: torch.Tensor, others: torch.Tensor | None) -> int:

@@ -77,7 +77,10 @@ class TransitionFacts:
     """Of what the user's code holds of zeros and ones, one a sample: (the ones, and of these the
     samples whose target changes with their next state)."""
     no_flags: frozenset[str] = frozenset()
-    """Those of them that were one where an episode goes on."""
+    """Those of them that were one where an episode goes on, or that are the rewards themselves."""
+    paid_apart: frozenset[str] = frozenset()
+    """Those whose samples are paid far more, or less, than the others: an end by a limit of time is
+    not."""
 
     @property
     def unread_ends(self) -> dict[str, int]:

@@ -10,7 +10,7 @@ from statistics import median, stdev
 from nanodoc.facts.course import has_fixed_targets, is_weighed, mean_cross_entropy
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import OVERWRITING
-from nanodoc.facts.plateau import SHORTEST, late_loss, no_better
+from nanodoc.facts.plateau import HALVED, SHORTEST, late_loss, no_better
 from nanodoc.facts.trials import RerunFacts, Stretch
 from nanodoc.vocabulary.calls import BINARIES, LAYERS
 
@@ -107,14 +107,17 @@ def worth_larger_updates(evidence: Evidence) -> bool:
     warm-up; not one that began far below what guessing costs, as a trained model's does. What that
     is is not known of other losses: of those, one that stands still is."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
-    if not rates or len(evidence.losses) < _SHORT or rates[-1] > _RISING * median(rates):
+    losses = evidence.losses
+    if not rates or len(losses) < _SHORT or rates[-1] > _RISING * median(rates):
+        return False
+    if 0 < late_loss(losses) < HALVED * losses[0]:  # it falls
         return False
     if learnt_nothing(evidence):
         return True
     level = guessing(evidence)
     if level is None:
         return _stands_still(evidence)
-    if late_loss(evidence.losses) < _KNOWS * level:
+    if late_loss(losses) < _KNOWS * level:
         return False
     return no_better(evidence)
 
@@ -129,16 +132,15 @@ def _stands_still(evidence: Evidence) -> bool:
     return len(losses) >= LONG_ENOUGH and abs(median(quarter) - late_loss(losses)) < stdev(quarter)
 
 
-def has_one_goal(evidence: Evidence, *, frozen: bool = False) -> bool:
+def has_one_goal(evidence: Evidence) -> bool:
     """One optimizer lowers one loss, so that a lower one is better: neither that of a policy, which
-    rewards weigh, nor a distance to what another network says. `frozen`: layers of the model may
-    be."""
+    rewards weigh, nor a distance to what another network says."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     if calls is None or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
         return False
     behind = calls.behind(calls.calls[calls.losses[0]])[0]
     layers = [calls.calls[index] for index in behind if calls.calls[index].name in LAYERS]
-    learn = frozen or all(layer.requires_grad for layer in layers)
+    learn = all(layer.requires_grad for layer in layers)
     return learn and not is_weighed(calls) and _long_enough(evidence)
 
 

@@ -289,3 +289,6 @@ BY_ROW = ("add", "sub", "mul", "div", "minimum", "maximum", "min", "max", "gathe
 
 TO_COLUMNS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 """They take a tensor apart, mostly along its last dimensions."""
+
+TURNING = ("t", "transpose", "permute", "movedim", "adjoint")
+"""They give a tensor's dimensions in another order."""

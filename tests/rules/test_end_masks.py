@@ -35,7 +35,8 @@ def codes(target: Target, *, ends: float = 0.15) -> set[str]:
     for _ in range(12):  # each next state is the next sample's state, but at the ends
         states, dones = torch.randn(33, 4), (torch.rand(32, 1) < ends).float()
         after = torch.where(dones.bool(), torch.randn(32, 4), states[1:])
-        data.append((states[:-1], torch.randint(0, 2, (32, 1)), torch.randn(32), after, dones))
+        paid = torch.randn(32) - 9 * dones.flatten()
+        data.append((states[:-1], torch.randint(0, 2, (32, 1)), paid, after, dones))
     recipe = Recipe(
         model=model,
         loss_fn=loss_fn,

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from nanodoc import Recipe, examine
 
@@ -27,7 +28,7 @@ class Nets(nn.Module):
         self.tower, self.log_heat = nn.Linear(8, 16), nn.Parameter(torch.zeros(()))
 
 
-def told(loss_of: Loss) -> list[tuple[str, str]]:
+def told(loss_of: Loss, *, shuffled: bool = True) -> list[tuple[str, str]]:
     """Codes of warnings and more, with the line of each."""
     torch.manual_seed(0)
     nets = Nets()
@@ -42,7 +43,7 @@ def told(loss_of: Loss) -> list[tuple[str, str]]:
         optimizer.step()
         return loss
 
-    data = list(zip(x.split(ROWS), y.split(ROWS), strict=True)) * 4
+    data = DataLoader(TensorDataset(x, y), batch_size=ROWS, shuffle=shuffled)
     recipe = Recipe(model=nets, train_step=train_step, optimizer=optimizer, data=data)
     found = examine(recipe, steps=STEPS).findings
     return [
@@ -53,7 +54,7 @@ def told(loss_of: Loss) -> list[tuple[str, str]]:
 
 
 X, Y = torch.randn(512, 8), torch.randint(0, 4, (512,))
-WEIGHTS, MARGINS = torch.rand(512), torch.rand(512)
+WEIGHTS, MARGINS, OTHERS = torch.rand(512), torch.rand(512), torch.randn(512, 8)
 
 
 def another_slice(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -87,7 +88,7 @@ def numbers_of_others(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
     ("loss_of", "code", "line"),
     [
         (another_slice, "ND175", "WEIGHTS[:ROWS]"),
-        (targets_of_others, "ND175", "y.roll(1, 0)"),
+        (targets_of_others, "ND672", "y.roll(1, 0)"),
         (columns_of_others, "ND175", "wanted.roll(1, 0)"),
         (pictures_of_others, "ND672", "x.flip(0)"),
         (numbers_of_others, "ND672", "labels.roll(1, 0)"),
@@ -174,6 +175,42 @@ def values_of_the_next(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return F.mse_loss(m.head(m.body(x))[:, 0], wanted)
 
 
+def later_rows(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows = torch.randint(0, 400, (ROWS,))
+    return F.mse_loss(m.head(m.body(X[rows]))[:, 0], MARGINS[rows + 24])
+
+
+def the_next_of_noise(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    said = m.back(m.body(X))
+    return (F.mse_loss(said, X.roll(-1, 0), reduction="none")[:-1]).mean()
+
+
+def means_of_strangers(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows, others = torch.randperm(512)[:ROWS], torch.randperm(512)[:ROWS]
+    one, other = m.body(X[rows]), m.body(OTHERS[others])
+    apart = F.mse_loss(one.mean(0), other.mean(0)) + F.mse_loss(one.t() @ one, other.t() @ other)
+    return F.cross_entropy(m.head(one), Y[rows]) + 0.01 * apart
+
+
+def the_nearest(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows, others = torch.randperm(512)[:ROWS], torch.randperm(512)[:ROWS]
+    said, wanted = m.back(m.body(X[rows])), OTHERS[others]
+    nearest = torch.cdist(said.detach(), wanted).argmin(1)
+    return F.mse_loss(said, wanted[nearest])
+
+
+def sorted_alike(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    said, wanted = m.head(m.body(x))[:, 0], x[:, 1]
+    return F.mse_loss(said[said.argsort()], wanted[wanted.argsort()])
+
+
+def noise_of_a_bank(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows, noise = torch.randperm(512)[:ROWS], torch.randperm(512)[:ROWS]
+    seen = X[rows] * WEIGHTS[rows, None] + 0.5 * OTHERS[noise]
+    scores = m.head(m.body(seen))
+    return (F.cross_entropy(scores, Y[rows], reduction="none") * MARGINS[rows]).mean()
+
+
 def which_is_more(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     said = m.head(m.body(x))[:, 0]
     more = (x[:, 0] > x[:, 0].roll(1, 0)).float()
@@ -185,7 +222,13 @@ def which_is_more(m: Nets, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     [
         *(same_slice, mixed_up, patched_in, two_views, negatives, styles, information, next_row),
         *(shuffled_back, sorted_rows, spread_out, which_is_more, values_of_the_next),
+        *(later_rows, means_of_strangers, the_nearest, sorted_alike, noise_of_a_bank),
     ],
 )
 def test_rows_that_are_moved_on_purpose(loss_of: Loss) -> None:
     assert told(loss_of) == []
+
+
+@pytest.mark.parametrize("loss_of", [the_next_of_noise, next_row])
+def test_rows_that_are_steps_in_time(loss_of: Loss) -> None:
+    assert told(loss_of, shuffled=False) == []

@@ -90,14 +90,14 @@ def test_buffers_that_grow_in_health() -> None:
 def test_a_term_without_a_lower_bound() -> None:
     def rewarded(model: Any, batch: Any) -> torch.Tensor:
         fits = classified(model, batch)
-        spread = model(batch[0]).square().mean()  # the wrong sign below
-        return fits - spread
+        spread = model(batch[0]).square().mean()
+        return fits - spread  # the wrong sign
 
     found = [one for one in run(rewarded, steps=200) if one.code == "ND606"]
     assert found
     assert "without bound" in found[0].title
     assert found[0].culprit.location is not None
-    assert found[0].culprit.location.line == marked(__file__, "the wrong sign below")
+    assert found[0].culprit.location.line == marked(__file__, "the wrong sign")
 
 
 def test_likelihoods_and_rewards_below_zero() -> None:

@@ -406,11 +406,11 @@ PATIENTS: tuple[Patient, ...] = (
         line="for reward in rewards:",
     ),
     Patient(
-        name="rainy-days",
-        file="rainy_days",
-        story="a loss over several days, of which only the last day's is left",
+        name="stretched-clouds",
+        file="stretched_clouds",
+        story="a flow that counts how far its last layer stretches, and forgets the others",
         expect="lost-terms",
-        line="loss = F.mse_loss(said, wanted[:, day])",
+        line="by.sum(dim=1)",
         severity="warning",
     ),
     Patient(

@@ -3,7 +3,8 @@ Regressions whose target is a reward plus a network's value of the next state, a
 for critics. nanodoc runs the step again with the next states of other samples. Reported if the
 target of every sample whose episode ends changes with its next state, and a variable of the user's
 holds a 1 for such samples and a 0 for all whose next state is the state of another sample. An info
-if the value is not the best of several actions: control tasks may end only by a time limit.
+if the rewards of these samples are like the others', or if the value is not the best of several
+actions: such episodes may end only by a time limit.
 
 Also, as an info, a line that unpacks the result of Gymnasium's `env.step` with `truncated` before
 `terminated`, if the function reads the second one separately.
@@ -64,6 +65,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if found is None or seen is None or not ends:
         return
     name = max(ends, key=lambda one: ends[one])
+    known = name in seen.paid_apart and _is_best(calls, found.value)
     yield learning_claim(
         rule,
         location_key(found.total.site) or ("targets", "ends"),
@@ -73,7 +75,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         f"in {name} change with their next state; none of these is the state of another sample.",
         culprit=at_call(found.total, evidence),
         step=len(evidence.losses) - 1,
-        severity="warning" if _is_best(calls, found.value) else "info",
+        severity="warning" if known else "info",
         weight=confidence(0.7, 0.5 if ends[name] >= _MANY else 0.2),
         notes=[
             ("ends that read the next state", f"{seen.read_ending} of {seen.ending}"),

@@ -1,7 +1,8 @@
 """## What it checks
 A line that the last step runs several times, each time with a number for each sample, or one for
-all, that is a function of the model. The last of these numbers is added to the loss; nothing reads
-the others.
+all, that is a function of the model. The last of these numbers is added to the loss; no call of
+torch's reads the others. A warning where there is one for each sample, each of another layer; else
+an info, since the last pass may be all that is meant.
 
 ## Why it matters
 A term that is collected over layers, time steps or parts is kept of the last one only: `loss =` was
@@ -70,6 +71,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             explanation=f"The last step makes {len(lost) + 1} such values with this line. Nothing "
             "reads the others, and they have no part in the loss.",
             culprit=at_call(last, evidence),
+            # the last pass of one network may be all that is meant
+            severity="warning" if last.shape and _of_several(others, last) else "info",
             step=len(evidence.losses) - 1,
             weight=confidence(0.75, 0.4 if len(lost) >= _MANY else 0.1),
             notes=[("values", len(lost) + 1), ("shape of each", str(list(last.shape)))],
@@ -77,6 +80,12 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             standing=WIRED,
         )
         return
+
+
+def _of_several(others: list[CallFacts], last: CallFacts) -> bool:
+    """Each of them is of another layer."""
+    layers = [call.module for call in (*others, last)]
+    return None not in layers and len(set(layers)) == len(layers)
 
 
 def _added(calls: StepCalls) -> set[int]:
