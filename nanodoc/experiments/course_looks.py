@@ -125,7 +125,8 @@ class CourseLooks:
             "frozen layers trained",
             lambda place: self._tell(thawed=thawed(self._trials, self._step, losses, self._say)),
             asks=lambda: (
-                lower_is_better(evidence) and bool(fresh_and_frozen(self._trials, self._step))
+                (lower_is_better(evidence) or has_one_goal(evidence, frozen=True))
+                and bool(fresh_and_frozen(self._trials, self._step))
             ),
             stage=Stage.COURSE,
             likely=0.5,  # an optimizer was given them, so that they were to train

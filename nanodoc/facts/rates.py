@@ -132,15 +132,16 @@ def _stands_still(evidence: Evidence) -> bool:
     return len(losses) >= LONG_ENOUGH and abs(median(quarter) - late_loss(losses)) < stdev(quarter)
 
 
-def has_one_goal(evidence: Evidence) -> bool:
+def has_one_goal(evidence: Evidence, *, frozen: bool = False) -> bool:
     """One optimizer lowers one loss, so that a lower one is better: neither that of a policy, which
-    rewards weigh, nor a distance to what another network says."""
+    rewards weigh, nor a distance to what another network says. `frozen`: layers of the model may
+    be."""
     calls = evidence.inspection.calls if evidence.inspection is not None else None
     if calls is None or len(calls.losses) != 1 or len(evidence.optimizer_sites) != 1:
         return False
     behind = calls.behind(calls.calls[calls.losses[0]])[0]
     layers = [calls.calls[index] for index in behind if calls.calls[index].name in LAYERS]
-    learn = all(layer.requires_grad for layer in layers)
+    learn = frozen or all(layer.requires_grad for layer in layers)
     return learn and not is_weighed(calls) and _long_enough(evidence)
 
 

@@ -39,6 +39,9 @@ def test_a_frozen_layer_that_would_help(tmp_path: Path) -> None:
     (found,) = findings(tmp_path, "model[0].requires_grad_(False)")
     assert found["culprit"]["location"]["line"] == 7
     assert "early steps end at a loss of" in found["explanation"]
+    assert found["severity"] == "info"  # random features are a method
+    (found,) = findings(tmp_path, "model[2].requires_grad_(False)")
+    assert found["severity"] == "warning"
 
 
 @pytest.mark.parametrize(

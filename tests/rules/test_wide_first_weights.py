@@ -120,3 +120,7 @@ def test_a_loss_that_no_guess_is_known_for(tmp_path: Path) -> None:
         ("ND611", "warning")
     ]
     assert of_a_flow(tmp_path, "nn.init.normal_(self.inside.weight, std=0.5)") == []
+
+
+def test_layers_of_a_flow_that_are_frozen(tmp_path: Path) -> None:
+    assert of_a_flow(tmp_path, "self.out.requires_grad_(False)") == [("ND508", "warning")]

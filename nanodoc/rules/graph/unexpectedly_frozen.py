@@ -4,8 +4,9 @@ while earlier ones train (for a transformers classifier, also while peft adapter
 only normalisation layers train, whose adapters are frozen at zero, or that hold one module under
 two names (a target network that should be a copy) and freeze it at its initial values. Also layers
 that the user's code froze at their first values and gave to an optimizer: early steps are run again
-with them trained, and reported if the loss then comes a tenth further, or to half. A frozen
-backbone under a trained head is the normal use of freezing and is not reported.
+with them trained, and reported if the loss then comes a tenth further, or to half; as an info if no
+trained layer stands before them. A frozen backbone under a trained head is the normal use of
+freezing and is not reported.
 
 ## Why it matters
 A part that is frozen by mistake never learns, and no error is raised.
@@ -142,6 +143,17 @@ def _told(evidence: Evidence, frozen: FrozenFacts) -> tuple[str, str, str] | Non
     return None
 
 
+def _stands_between(evidence: Evidence, thawed: ThawedFacts) -> bool:
+    """A frozen layer is given what trained layers have made. Frozen first layers are a method:
+    random features, a reservoir, a target that nobody can predict."""
+    calls = evidence.inspection.calls.calls if evidence.inspection is not None else ()
+    return any(
+        argument.parameter in thawed.parameters and any(one.requires_grad for one in call.arguments)
+        for call in calls
+        for argument in call.arguments
+    )
+
+
 def _would_train(rule: Rule, evidence: Evidence, thawed: ThawedFacts) -> Claim:
     """Of parameters with which trained the run comes further."""
     first, others = thawed.parameters[0], len(thawed.parameters) - 1
@@ -153,6 +165,7 @@ def _would_train(rule: Rule, evidence: Evidence, thawed: ThawedFacts) -> Claim:
         stage=Stage.OWNERSHIP,
         position=-1,
         finding=rule.finding(
+            severity="warning" if _stands_between(evidence, thawed) else "info",
             confidence=confidence(0.6, max(0.0, 1 - thawed.trained / (thawed.loss or 1.0)) / 2),
             title=f"{first}{more} {verb} frozen at the first values, and would help if trained",
             explanation="requires_grad is False, the values are those of the initialisation, and "
