@@ -292,3 +292,9 @@ TO_COLUMNS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 
 TURNING = ("t", "transpose", "permute", "movedim", "adjoint")
 """They give a tensor's dimensions in another order."""
+
+ADDED_UP = (*ADDITIONS, *SCALINGS, "mean", "sum")
+"""On the way of a term to the loss that it is added to."""
+
+SAME_NUMBERS = (*COPIES, *RESHAPING, "detach", "squeeze", "unsqueeze", "to")
+"""They give all numbers that they are given, in their order."""

@@ -35,11 +35,10 @@ from nanodoc.facts.calls import ArgumentFacts, CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, WIRED, at_call, calls_of, learning_claim
-from nanodoc.vocabulary.calls import BINARIES, COPIES, LAYERS, REGRESSION, RESHAPING
+from nanodoc.vocabulary.calls import BINARIES, LAYERS, REGRESSION, SAME_NUMBERS
 
 _THE_SAME = 1e-5  # of the loss: the rounding of float32
 _NOTHING = 1e-3  # a smaller loss may be the rounding of zero, as an advantage's mean is
-_THROUGH = (*COPIES, *RESHAPING, "detach", "squeeze", "unsqueeze", "to")
 _LONG = 30  # steps: the longer a loss stays, the surer
 
 
@@ -112,7 +111,7 @@ def _asks_itself(calls: StepCalls, call: CallFacts) -> bool:
         return False
     made, same = calls.origin(said), calls.origin(target)
     passed = {one.name for side in (said, target) for one in calls.path(side)}
-    return isinstance(made, CallFacts) and made == same and passed <= {*_THROUGH}
+    return isinstance(made, CallFacts) and made == same and passed <= {*SAME_NUMBERS}
 
 
 def _without_gradient(rule: Rule, evidence: Evidence, call: CallFacts) -> Claim:

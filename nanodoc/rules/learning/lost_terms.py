@@ -35,9 +35,8 @@ from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, calls_of, learning_claim
-from nanodoc.vocabulary.calls import ADDITIONS, SCALINGS
+from nanodoc.vocabulary.calls import ADDED_UP
 
-_ADDED = (*ADDITIONS, *SCALINGS, "mean", "sum")
 _MANY = 3  # numbers that nothing reads: fewer may be left over by chance
 
 
@@ -97,6 +96,6 @@ def _added(calls: StepCalls) -> set[int]:
             continue
         found.add(index)
         call = calls.calls[index]
-        if call.name in _ADDED and (call.name not in ("mean", "sum") or call.shape == ()):
+        if call.name in ADDED_UP and (call.name not in ("mean", "sum") or call.shape == ()):
             waiting += [a.made_by for a in call.arguments if a.made_by is not None]
     return found
