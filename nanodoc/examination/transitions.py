@@ -148,7 +148,8 @@ def transitions(
         name
         for name, ones in plain.flags.items()
         if any(one and on for one, on in zip(ones, goes_on, strict=True))
-        or ones == [bool(reward) for reward in plain.rewards]  # it is what is paid
+        # it is what is paid; where nothing is paid and nothing ends, all are zeros
+        or (any(ones) and ones == [bool(reward) for reward in plain.rewards])
     ]
     return TransitionFacts(
         samples=count,
@@ -234,10 +235,10 @@ def _flags(count: int, frames: Iterator[FrameType]) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for frame in islice(frames, _MOST_FRAMES):
         for name, value in variables_of_frame(frame).items():
-            for path, part in _parts(name, value):
-                ones = _zeros_and_ones(part, count)
-                if ones is not None:
-                    found.setdefault(path, ones)
+            with contextlib.suppress(Exception):  # any object's own shape and items
+                for path, part in _parts(name, value):
+                    if (ones := _zeros_and_ones(part, count)) is not None:
+                        found.setdefault(path, ones)
     return found
 
 
