@@ -26,6 +26,7 @@ from nanodoc.facts.plateau import late_loss
 from nanodoc.facts.rates import (
     compared,
     has_one_goal,
+    is_creeping,
     lower_is_better,
     one_unlearnt,
     slow_enough,
@@ -182,7 +183,9 @@ class CourseLooks:
         if (tiny := tiny_inputs(past, self._recipe.model, evidence)) is not None:
             self._tell(far=tiny)
             return
-        held = HeldBack(self._trials, checkpoints, self._say).facts(evidence.losses)
+        held = HeldBack(self._trials, checkpoints, self._say).facts(
+            evidence.losses, creeping=is_creeping(evidence)
+        )
         self._tell(held_back=held)
 
 

@@ -37,15 +37,16 @@ class HeldBack:
         self._checkpoints = checkpoints
         self._say = say
 
-    def facts(self, losses: Sequence[float]) -> HeldBackFacts | None:
+    def facts(self, losses: Sequence[float], *, creeping: bool) -> HeldBackFacts | None:
         """The first thing without which the run's first steps end at a far lower loss. None where
-        nothing does, or where they can't be run again."""
+        nothing does, or where they can't be run again. `creeping`: the weights hardly move, which
+        shows in a short run, too."""
         found = self._checkpoints.stretch(COMPARED)
         if found is None or found[0].step:  # it is told of the first steps
             return None
         start, steps = found
         own = losses[start.step : start.step + len(steps)]
-        if len(own) < LONG_ENOUGH:
+        if len(own) < LONG_ENOUGH and not creeping:
             return self._faster(start, steps, own, _ENORMOUS)
         return (
             self._without_clipping(start, steps, own)

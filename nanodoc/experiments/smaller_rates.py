@@ -17,8 +17,8 @@ from nanodoc.facts.rates import (
     worth_smaller_rates,
 )
 from nanodoc.facts.trials import RerunFacts
+from nanodoc.replay.optimizers import is_adaptive
 
-_ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
 _HOT_ADAPTIVE = 0.05  # torch's own default is 1e-3, and graph networks are given ten times that
 _HOT = 1.0
 
@@ -47,7 +47,7 @@ def may_begin_better(evidence: Evidence, optimizers: Sequence[torch.optim.Optimi
 def _hot(evidence: Evidence, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     """The learning rate is high for its kind of optimizer: worth a look, and no more."""
     rates = [rate for step in (evidence.stats.rates if evidence.stats else ()) for rate in step]
-    adaptive = any(_ADAPTIVE & o.defaults.keys() for o in optimizers)
+    adaptive = any(map(is_adaptive, optimizers))
     return bool(rates) and max(rates) >= (_HOT_ADAPTIVE if adaptive else _HOT)
 
 

@@ -385,6 +385,24 @@ class GrownFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CreepingFacts:
+    """An optimizer whose weights would need tens of thousands of steps to move by their own size.
+    None of them was loaded, and its learning rate does not rise."""
+
+    optimizer: int
+    """Its position among the optimizers."""
+    parameter: str
+    """The one that moved farthest."""
+    moved: float
+    """How far, relative to its norm at step 0 (to 1 where that was zero)."""
+    steps: int
+    rate: float
+    """The highest learning rate of its groups."""
+    adaptive: bool
+    """The rate alone says how far a step goes, whatever the size of the gradients."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatistics:
     """The vital signs of all steps."""
 
@@ -398,6 +416,7 @@ class RunStatistics:
     rounding: RoundingFacts | None = None
     grown: tuple[GrownFacts, ...] = ()
     """The one that grew most first."""
+    creeping: tuple[CreepingFacts, ...] = ()
     weights_grew: float | None = None
     """The norm of all trained parameters at the end of the run over that before the first step."""
     parameters: tuple[ParameterStats, ...] = ()

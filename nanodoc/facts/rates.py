@@ -105,7 +105,8 @@ def _stalled(losses: Sequence[float]) -> bool:
 def worth_larger_updates(evidence: Evidence) -> bool:
     """A classification that came no lower in a run that may be long enough to show it, outside of a
     warm-up; not one that began far below what guessing costs, as a trained model's does. What that
-    is is not known of other losses: of those, one that stands still is."""
+    is is not known of other losses: of those, one that stands still is, or one whose weights hardly
+    move."""
     rates = [max(step) for step in (evidence.stats.rates if evidence.stats else ()) if step]
     losses = evidence.losses
     if not rates or len(losses) < _SHORT or rates[-1] > _RISING * median(rates):
@@ -115,11 +116,21 @@ def worth_larger_updates(evidence: Evidence) -> bool:
     if learnt_nothing(evidence):
         return True
     level = guessing(evidence)
-    if level is None:
-        return _stands_still(evidence)
-    if late_loss(losses) < _KNOWS * level:
+    if level is not None and late_loss(losses) < _KNOWS * level:
         return False
-    return no_better(evidence)
+    if is_creeping(evidence) and has_goal(evidence):
+        return True
+    return _stands_still(evidence) if level is None else no_better(evidence)
+
+
+def is_creeping(evidence: Evidence) -> bool:
+    """The weights of an optimizer hardly move."""
+    return evidence.stats is not None and bool(evidence.stats.creeping)
+
+
+def has_goal(evidence: Evidence) -> bool:
+    """A lower loss is better: larger updates can be tried."""
+    return has_one_goal(evidence) or lower_is_better(evidence)
 
 
 def _stands_still(evidence: Evidence) -> bool:

@@ -14,6 +14,8 @@ from nanodoc.instrument.taps import AFTER_STEP, BEFORE_STEP, listening
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.tensors.packed import PackedState
 
+_ADAPTIVE = {"betas", "alpha", "rho", "lr_decay"}  # options of Adam, RMSprop, Adadelta, Adagrad
+
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, *, host: bool = False) -> dict[str, Any]:
     """A copy of an optimizer's state and of its groups' options, with `host` in host memory. The
@@ -48,6 +50,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -
                 group[key].detach().copy_(option)
             else:
                 group[key] = copied(option)
+
+
+def is_adaptive(optimizer: torch.optim.Optimizer) -> bool:
+    """It divides each gradient by its usual size."""
+    return bool(_ADAPTIVE & optimizer.defaults.keys())
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:

@@ -23,6 +23,7 @@ from nanodoc.facts.loop import (
     CARRIED,
     NEVER_DIFFERENTIATED,
     NEVER_STEPPED,
+    CreepingFacts,
     DataFacts,
     LoopFacts,
     LoopMisuse,
@@ -48,6 +49,7 @@ from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.returned import lines_stepping
 from nanodoc.trace.spans import resolved
+from nanodoc.watchers.creeping import creeping
 from nanodoc.watchers.ledger import Ledger, weights_grew, writer_of
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.other_schedules import other_schedules
@@ -332,12 +334,21 @@ class LearningWatch(Watch):
             stats,
             rounding=self._rounding,
             grown=self._ledger.grown(self._checkpoints.first),
+            creeping=self._creeping(stats),
             weights_grew=weights_grew(self._recipe.model, self._checkpoints.first),
             given_rates=given,
             betas=tuple(map(_betas, self._recipe.optimizers)),
             warmup_at=warmup_at(self._files(), length) if length is not None else None,
             gone_at=gone_at(self._recipe, first, self._known()),
             raised_at=raised_at(self._recipe, first, given[0] if given else None, self._known()),
+        )
+
+    def _creeping(self, stats: RunStatistics) -> tuple[CreepingFacts, ...]:
+        optimizers = self._recipe.optimizers
+        made = self._loop_protocol.ever_stepped if self._runner.observing else None
+        steps = len(self._rates) if made is None else made // max(1, len(optimizers))
+        return creeping(
+            stats.parameters, self._recipe.model, optimizers, stats.rates, steps, self._build
         )
 
     def _files(self) -> Iterator[str]:

@@ -80,7 +80,7 @@ def trained_before():
     return parts
 
 
-def too_short():
+def sick_rate_in_60_steps():
     return recipe(lr=1e-4, steps=60)
 
 
@@ -133,6 +133,10 @@ def lines(folder: Path, name: str) -> list[tuple[str, str, str]]:
         ("sick_clip", "torch.nn.utils.clip_grad_norm_(model.parameters(), most)"),
         ("sick_decay", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
         ("sick_rate", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
+        (
+            "sick_rate_in_60_steps",
+            "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)",
+        ),
         ("sick_rate_of_adam", "optimizer = kind(model.parameters(), lr=lr, weight_decay=decay)"),
         (
             "sick_ranking",
@@ -147,12 +151,53 @@ def test_what_holds_it_back_is_named(tmp_path: Path, name: str, at: str) -> None
 @pytest.mark.parametrize(
     "name",
     [
-        *("well_clipped", "random_labels", "long_warm_up", "too_short", "trained_before"),
+        *("well_clipped", "random_labels", "long_warm_up", "trained_before"),
         *("well_ranked", "paid"),
     ],
 )
 def test_nothing_is_said_of_what_is_not_held_back(tmp_path: Path, name: str) -> None:
     assert "ND630" not in [code for code, _, _ in lines(tmp_path, name)]
+
+
+POLICY = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+policy = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 3))
+{loads}
+optimizer = torch.optim.{kind}(policy.parameters(), lr={lr})
+for step in range(120):
+    states = torch.randn(64, 4)
+    chosen = torch.distributions.Categorical(logits=policy(states))
+    actions = chosen.sample()
+    rewards = (actions == states[:, :3].argmax(1)).float() - 0.33
+    loss = -(chosen.log_prob(actions) * rewards).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+LOADS = "policy.load_state_dict({k: v.clone() for k, v in policy.state_dict().items()})"
+
+
+@pytest.mark.parametrize(
+    ("kind", "lr", "loads", "told"),
+    [
+        ("Adam", 3e-6, "", True),
+        ("Adam", 3e-4, "", False),
+        ("Adam", 3e-6, LOADS, False),  # of weights that were trained before, it may be meant
+        ("SGD", 1e-6, "", False),  # whether the rate or the gradients are small is not known
+    ],
+)
+def test_a_policy_whose_weights_hardly_move(
+    tmp_path: Path, kind: str, lr: float, loads: str, told: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(POLICY.format(kind=kind, lr=lr, loads=loads))
+    nanodoc("run", "--output-format", "json", "--output", "r.json", "train.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "r.json").read_text())["findings"]
+    slow = [f["culprit"]["location"]["line"] for f in found if f["code"] == "ND605"]
+    assert slow == ([line_of(script, "optimizer = torch")] if told else [])
 
 
 IDLE = """

@@ -3,7 +3,7 @@ A cross entropy that did not fall in 100 steps or more, near the loss of guessin
 warm-up. The run's first steps are re-run from step 0: without clipping if a clip lets less than a
 tenth of the gradient through, without weight decay, and with 10 to a million times the learning
 rate. If one of these runs ends far lower on the same batches, that setting held the run back. In
-runs of 40 to 99 steps only a million times the rate is tried.
+runs of 40 to 99 steps only a million times the rate is tried, unless the weights hardly move.
 
 If a schedule began a warm-up but never stepped, its line is reported.
 

@@ -7,7 +7,10 @@ step on float32 copies of weights, gradients and optimizer state. It warns where
 bitwise the same, float32 would move them, and over the run they would have moved visibly. Weights
 that stochastic rounding or a compensated sum moves are not meant.
 
-For weights of any type, it warns where all values are bitwise the same as at step 0. `--stats`
+For weights of any type, it warns where all values are bitwise the same as at step 0, and where
+an optimizer that scales its gradients moves none of its weights by more than 0.00005 of its size
+per step. Loaded weights and a rate that rises are left alone. So are trainings whose loss must
+fall: there larger rates are tried on the same steps (ND630). `--stats`
 prints the update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
 
 ## Why it matters
@@ -37,6 +40,7 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats, RoundingFacts
+from nanodoc.facts.rates import has_goal
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
@@ -85,10 +89,47 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ):
         yield _rounded(rule, evidence, stats.rounding, kept)
         return
+    yield from _creeping(rule, evidence)
     # a warm-up, or a group that is frozen by its rate
     if not stats.rates or any(not rates or min(rates) == 0 for rates in stats.rates):
         return
     yield from _unmoved(rule, evidence)
+
+
+def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Weights that hardly move, where no run of the same steps can tell whether that is too slow:
+    the loss of a policy, or those of several optimizers, need not fall."""
+    stats = evidence.stats
+    assert stats is not None
+    for seen in stats.creeping if not has_goal(evidence) else ():
+        if not seen.adaptive:  # the gradients may be small
+            continue
+        yield learning_claim(
+            rule,
+            _ROOT,
+            standing=Standing(scope=Scope.LAYERS),
+            title=f"the learning rate of {seen.rate:.3g} is too low: the weights moved "
+            f"by at most {seen.moved:.1%} of their size in {seen.steps} steps",
+            explanation=f"{seen.parameter} moved farthest. This optimizer divides each gradient by "
+            "its usual size, so the learning rate alone says how far a step goes. None of its "
+            f"weights was loaded. At this pace, {seen.steps / seen.moved:,.0f} steps would move "
+            "one of them by its own size.",
+            culprit=Culprit(
+                kind="optimizer",
+                parameter=seen.parameter,
+                location=evidence.optimizer_sites[seen.optimizer]
+                if seen.optimizer < len(evidence.optimizer_sites)
+                else None,
+            ),
+            phase="optimizer",
+            step=len(evidence.losses) - 1,
+            weight=confidence(0.6, 0.3),
+            notes=[
+                ("learning rate", f"{seen.rate:.3g}"),
+                ("moved farthest", f"{seen.parameter}, by {seen.moved:.2%} of its size"),
+            ],
+            fix="raise the learning rate",
+        )
 
 
 def _kept(evidence: Evidence) -> float | None:

@@ -1,0 +1,58 @@
+"""Optimizers whose weights hardly move over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import torch
+
+from nanodoc.facts.loop import CreepingFacts, ParameterStats
+from nanodoc.recipe.build_facts import BuildFacts
+from nanodoc.replay.optimizers import is_adaptive, rate_of
+
+_SLOW = 5e-5
+"""Of its size in a step, the weight that moves farthest. In 55 trainings that go well it moves by
+1e-3 and more. Fine-tuning moves weights less, but those were loaded."""
+_SHORTEST = 40  # steps
+_STEADY = 1.5  # times the median rate: what rises is a warm-up
+
+
+def creeping(
+    parameters: Sequence[ParameterStats],
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    rates: Sequence[tuple[float, ...]],
+    steps: int,
+    build: BuildFacts,
+) -> tuple[CreepingFacts, ...]:
+    """`steps`: how often each optimizer stepped."""
+    highest = [max(step) for step in rates if step]
+    if steps < _SHORTEST or not highest or highest[-1] > _STEADY * median(highest):
+        return ()
+    names = {id(p): name for name, p in model.named_parameters()}
+    stats = {one.name: one for one in parameters}
+    found = []
+    for position, optimizer in enumerate(optimizers):
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        own = [names[id(p)] for p in held if id(p) in names]
+        felt = [one for name in own if (one := stats.get(name)) is not None and one.grad_norm]
+        # biases begin at zero, where any update is large
+        weights = [one for one in felt if len(one.shape) > 1] or felt
+        given = [rate_of(group) or 0.0 for group in optimizer.param_groups]
+        if not weights or any(name in build.loaded for name in own) or max(given) == 0:
+            continue
+        farthest = max(weights, key=lambda one: one.moved or 0.0)
+        known = all(one.moved is not None for one in weights)
+        if known and farthest.moved and farthest.moved < _SLOW * steps:
+            found.append(
+                CreepingFacts(
+                    optimizer=position,
+                    parameter=farthest.name,
+                    moved=farthest.moved,
+                    steps=steps,
+                    rate=max(given),
+                    adaptive=is_adaptive(optimizer),
+                )
+            )
+    return tuple(found)
