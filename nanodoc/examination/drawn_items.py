@@ -23,6 +23,7 @@ from nanodoc.examination.reordered import reordered_batch
 from nanodoc.examination.sample import Sample, parts_of, same
 from nanodoc.examination.sampling import skewed_sampling
 from nanodoc.examination.stray_edges import stray_edge
+from nanodoc.examination.uncollated import uncollated
 from nanodoc.examination.unpaired import unpaired_item
 from nanodoc.examination.worker_draws import repeated_draws
 from nanodoc.facts.items import ChangingItem
@@ -64,6 +65,10 @@ def look_at_items(source: Source, seconds: float) -> Iterator[tuple[str, Any]]:
         with contextlib.suppress(Exception):  # a collate function of samples it has not seen
             reordered = reordered_batch(source.dataset, source.collate, until)
         yield "reordered", reordered
+        unread = None
+        with contextlib.suppress(Exception):
+            unread = uncollated(source.dataset, source.collate, source.batch, until)
+        yield "uncollated", unread
         unshifted = None
         with contextlib.suppress(Exception):
             unshifted = unshifted_edges(source.dataset, source.collate)

@@ -10,6 +10,7 @@ from typing import Any
 from nanodoc.errors import UsageError, UserCodeError
 from nanodoc.examination.asked_for import AskedForLook
 from nanodoc.examination.equal_scores import became_equal, equal_in
+from nanodoc.examination.eval_draws import EvalDraws
 from nanodoc.examination.idle_terms import TermsLook, idle_term, untrained
 from nanodoc.examination.labels import brought_at, left_out_at, mask_at, shifts_labels
 from nanodoc.examination.large_loss import is_huge, made_large
@@ -43,10 +44,12 @@ from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.past_step import PastStep
 from nanodoc.replay.step_state import StepState
+from nanodoc.trace.spans import resolved
 from nanodoc.vocabulary.calls import DROPOUTS, SUPERVISED
 
 _SECONDS = 5.0  # after which no further batch is looked at
 _STEPS = 4  # in which two optimizers are looked at
+_MAY_DROP = (*DROPOUTS, "bernoulli")
 _LOG_PROB = ".log_prob("  # in the source of a line
 
 Asked = Callable[[StepCalls, Place], dict[str, Any]]
@@ -123,7 +126,7 @@ class LastSteps:
         self._add(looks, "scores that became equal", 0.9, 2, equal_in, self._equal)
         # a loss of millions is mostly a mistake, or targets that are not scaled
         self._add(looks, "values that made the loss huge", 0.5, 2, is_huge, self._large)
-        # few write dropout by hand, and half of these forget eval mode
+        # few write dropout by hand, and half of these forget the mode
         self._add(looks, "dropout in eval mode", 0.5, 1, _by_hand, self._still_dropping)
         # most losses of pairs are right, which the first weights then show
         self._add(looks, "pairs with the first weights", 0.05, 1, self._pairs_unsure, self._pairs)
@@ -282,21 +285,22 @@ class LastSteps:
             return {"large": made_large(self._inspector.replayer(), self._last)}
 
     def _still_dropping(self, calls: StepCalls, place: Place) -> dict[str, Any]:
-        """The calls of dropout, other than those of dropout layers, that drop in eval mode."""
-        own, model = _by_hand(calls), self._recipe.model
+        """The calls in networks, other than those of dropout layers, that drop in eval mode."""
+        model, draws = self._recipe.model, EvalDraws()
         modes = {module: module.training for module in model.modules()}
         with self._inspector.aside():
             try:
-                seen = self._inspector.run(self._last, ValueProbe(), None, evaluating=True)
+                with draws:
+                    self._inspector.run(self._last, ValueProbe(), None, evaluating=True)
                 switched = any(module.training for module in modes)  # by the step itself
             except (UserCodeError, UsageError):
                 return {}
             finally:
                 for module, training in modes.items():
                     module.training = training
-        dropped = {(c.module, c.site) for c in seen.calls if c.options.get("training")}
-        found = tuple(c.index for c in own if not switched and (c.module, c.site) in dropped)
-        return {"still_dropping": found}
+        dropped = set(map(resolved, draws.places)) if not switched else set()
+        own = [c for c in _by_hand(calls) if c.site is not None and c.site in dropped]
+        return {"still_dropping": tuple(call.index for call in own)}
 
     def _looks_up_ids(self, calls: StepCalls) -> bool:
         return any(call.name == "embedding" for call in calls.calls)
@@ -346,7 +350,7 @@ def _reads_masks(calls: StepCalls) -> bool:
 
 
 def _by_hand(calls: StepCalls) -> list[CallFacts]:
-    """The calls of dropout that are no dropout layer's, where one of them drops."""
-    own = [call for call in calls.calls if call.name in DROPOUTS and call.module is not None]
-    own = [call for call in own if "Dropout" not in (call.module_type or "")]
-    return own if any(call.options.get("training") for call in own) else []
+    """The calls in networks that drop values, or may, and are no dropout layer's."""
+    inside = [call for call in calls.calls if call.module is not None]
+    inside = [call for call in inside if "Dropout" not in (call.module_type or "")]
+    return [call for call in inside if call.name in _MAY_DROP or call.options.get("dropout_p")]

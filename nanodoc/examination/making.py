@@ -45,6 +45,8 @@ class Source:
     """The workers go on from epoch to epoch."""
     sampler: Any = None
     """Draws the numbers of single samples."""
+    batch: int | None = None
+    """How many samples are drawn for a batch; None where that is not known."""
     validated_on: tuple[Any, ...] = ()
     """The data sets that were drawn from with gradients off, since the training began."""
 
@@ -60,6 +62,7 @@ class Source:
             worker_init=getattr(loader, "worker_init_fn", None),
             persistent=getattr(loader, "persistent_workers", False),
             sampler=_of_samples(getattr(loader, "_index_sampler", None)),
+            batch=getattr(getattr(loader, "_index_sampler", None), "batch_size", None),
             validated_on=tuple(validated_on),
         )
 

@@ -168,7 +168,7 @@ class InspectionFacts:
     output: OutputFacts | None = None
     modes: tuple[ModeFacts, ...] = ()
     still_dropping: tuple[int, ...] = ()
-    """Positions of the calls of dropout that dropped as well when the model was in eval mode."""
+    """Positions of the calls that dropped values as well when the model was in eval mode."""
     discarded: tuple[int, ...] = ()
     """Positions of the calls in the user's code whose results nothing can read."""
     lost_updates: tuple[SourceSpan, ...] = ()

@@ -177,6 +177,20 @@ class UnshiftedEdges:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UncollatedFacts:
+    """Samples that a collate function was given, and of which its batch holds nothing."""
+
+    read: int
+    """Samples whose exchange for another one changes the batch."""
+    of: int
+    """Those that were collated."""
+    unread: int
+    """The place of the first that is not read."""
+    line: SourceSpan | None
+    """Of the collate function, the one that makes the first part of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ItemFacts:
     """Of a data set with `__getitem__`, asked in a process of its own."""
 
@@ -190,3 +204,4 @@ class ItemFacts:
     mixed: MixedItem | None = None
     reordered: ReorderedBatch | None = None
     unshifted: UnshiftedEdges | None = None
+    uncollated: UncollatedFacts | None = None

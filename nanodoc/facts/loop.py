@@ -403,6 +403,24 @@ class CreepingFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoppedFacts:
+    """An optimizer whose steps change nothing any more, though its weights get gradients and its
+    learning rate is not near zero."""
+
+    optimizer: int
+    """Its position among the optimizers."""
+    parameters: tuple[str, ...]
+    since: int
+    """The first step that was looked at after which all its parameters stayed as they were."""
+    until: int
+    """The last step of the run."""
+    grad_norm: float
+    """Of the first parameter, at a step since then."""
+    rate: float
+    """The lowest since then, of its highest group."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunStatistics:
     """The vital signs of all steps."""
 
@@ -417,6 +435,7 @@ class RunStatistics:
     grown: tuple[GrownFacts, ...] = ()
     """The one that grew most first."""
     creeping: tuple[CreepingFacts, ...] = ()
+    stopped: tuple[StoppedFacts, ...] = ()
     weights_grew: float | None = None
     """The norm of all trained parameters at the end of the run over that before the first step."""
     parameters: tuple[ParameterStats, ...] = ()

@@ -26,10 +26,12 @@ _OPTIONS = (
     "num_embeddings",
     "padding_idx",
     "is_causal",
+    "dropout_p",
 )
 _POSITIONS = {
     ("softmax", 1): "dim",
     ("log_softmax", 1): "dim",
+    ("scaled_dot_product_attention", 4): "dropout_p",
     ("scaled_dot_product_attention", 5): "is_causal",
 }
 _DRAWING = (*DRAWS, "uniform", "bernoulli", "multinomial", "dropout", "exponential")

@@ -31,6 +31,7 @@ from nanodoc.facts.loop import (
     RoundingFacts,
     RunStatistics,
     SchedulerFacts,
+    StoppedFacts,
 )
 from nanodoc.facts.rates import warmup_length
 from nanodoc.facts.source import SourceSpan
@@ -49,10 +50,10 @@ from nanodoc.trace.bindings import named_without_call
 from nanodoc.trace.named_numbers import warmup_at
 from nanodoc.trace.returned import lines_stepping
 from nanodoc.trace.spans import resolved
-from nanodoc.watchers.creeping import creeping
 from nanodoc.watchers.ledger import Ledger, weights_grew, writer_of
 from nanodoc.watchers.loop_protocol import LoopProtocol
 from nanodoc.watchers.other_schedules import other_schedules
+from nanodoc.watchers.pace import creeping, stopped
 from nanodoc.watchers.sampling import Sampler
 from nanodoc.watchers.statistics import course_stats, peak_memory
 from nanodoc.watchers.warnings import WarningWatch
@@ -335,6 +336,7 @@ class LearningWatch(Watch):
             rounding=self._rounding,
             grown=self._ledger.grown(self._checkpoints.first),
             creeping=self._creeping(stats),
+            stopped=self._stopped(stats),
             weights_grew=weights_grew(self._recipe.model, self._checkpoints.first),
             given_rates=given,
             betas=tuple(map(_betas, self._recipe.optimizers)),
@@ -350,6 +352,18 @@ class LearningWatch(Watch):
         return creeping(
             stats.parameters, self._recipe.model, optimizers, stats.rates, steps, self._build
         )
+
+    def _stopped(self, stats: RunStatistics) -> tuple[StoppedFacts, ...]:
+        if not self._norms:
+            return ()
+        _, vitals = self._norms[-1]
+        norms = dict(zip(vitals.names, vitals.norms, strict=True))
+        model, optimizers = self._recipe.model, self._recipe.optimizers
+        last: dict[int, int] = {id(optimizer): len(stats.rates) - 1 for optimizer in optimizers}
+        if self._runner.observing:
+            last = self._loop_protocol.last_stepped
+        since = self._ledger.still_since()
+        return stopped(since, norms, last, model, optimizers, stats.rates)
 
     def _files(self) -> Iterator[str]:
         """Those of the training's script and of the recipe's functions."""

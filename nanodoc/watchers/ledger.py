@@ -54,6 +54,27 @@ class Ledger:
                 self._names = names
                 self._rows.append((step, torch.stack(norms)))
 
+    def still_since(self) -> dict[str, int]:
+        """Of parameters and buffers whose norm stayed bitwise the same up to now: since when, by
+        the steps that were looked at."""
+        now = dict(_measured(self._model))
+        if not self._rows or list(now) != self._names:
+            return {}
+        with torch.no_grad(), DisableTorchFunction():
+            norms = [
+                torch.linalg.vector_norm(t.detach(), dtype=torch.float32) for t in now.values()
+            ]
+            rows: list[list[float]] = torch.stack([row for _, row in self._rows]).tolist()
+            last: list[float] = torch.stack(norms).tolist()
+        steps = [step for step, _ in self._rows]
+        found: dict[str, int] = {}
+        for name, end, *course in zip(self._names, last, *rows, strict=True):
+            for step, norm in zip(reversed(steps), reversed(course), strict=True):
+                if norm != end:
+                    break
+                found[name] = step
+        return found
+
     def grown(self, first: StepState | None) -> tuple[GrownFacts, ...]:
         """Buffers that grew a thousandfold, and in a jump or more and more. Weights that grew as
         far, are large and grow on. `first`: the start of the run, with its weights."""

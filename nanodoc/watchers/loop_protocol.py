@@ -83,6 +83,8 @@ class LoopProtocol:
         self._stepped_at: Place | None = None
         self._cleared_at: Place | None = None
         self.ever_stepped = 0
+        self.last_stepped: dict[int, int] = {}
+        """The step in which each optimizer (by identity) stepped last."""
         self._schedules: dict[int, Schedule] = {}
         self.eval_at: dict[int, tuple[Place | None, int]] = {}
         """Where modules (by identity) were last put into eval mode, and in which step."""
@@ -243,6 +245,7 @@ class LoopProtocol:
 
     def before_step(self, optimizer: torch.optim.Optimizer, place: Place | None) -> None:
         self.ever_stepped += 1
+        self.last_stepped[id(optimizer)] = self.step
         if not self.active:
             return
         own = [p for group in optimizer.param_groups for p in group["params"]]

@@ -105,12 +105,20 @@ class Dropping(nn.Module):
             x = F.dropout(x, 0.2, training=True)
         elif self.how == "layer":
             x = self.layer(x)
+        elif self.how in ("attention", "attention, gated"):
+            p = 0.1 if self.training or self.how == "attention" else 0.0
+            x = F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=p)[0]
+        elif self.how == "depth":
+            x = x * x.new_empty(len(x), 1).bernoulli_(0.8) / 0.8
+        elif self.how == "sampled":  # the model computes the chances, and how far noise reaches
+            x = x * torch.bernoulli(x.sigmoid()) + torch.randn_like(x) * x.exp()
         return self.out(x)
 
 
 def test_dropout_that_eval_does_not_turn_off() -> None:
-    assert "ND644" in codes(Dropping("untold"))
-    for how in ("guarded", "told", "meant", "layer"):
+    for how in ("untold", "attention", "depth"):
+        assert "ND644" in codes(Dropping(how)), how
+    for how in ("guarded", "told", "meant", "layer", "attention, gated", "sampled"):
         model = Dropping(how)
         assert "ND644" not in codes(model)
         assert model.training

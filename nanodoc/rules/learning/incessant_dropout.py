@@ -1,9 +1,11 @@
 """## What it checks
-The last step is run once more with the model in eval mode, and a call of `F.dropout` still drops
-values. Calls that pass `training=True` explicitly are taken as intended.
+The last step is run once more with the model in eval mode, and a call in one of its modules still
+drops values at random, with one chance for all of them: `F.dropout`, attention with a `dropout_p`,
+or `bernoulli_` by hand. Calls of `F.dropout` that pass `training=True` explicitly are taken as
+intended, and so are noise and draws whose chances the model computes.
 
 ## Why it matters
-`F.dropout` does not know the model's mode: without `training=self.training` it also drops in
+A function does not know the model's mode: without `training=self.training` it also drops in
 validation and in production, and predictions differ from call to call.
 
 ## Example
@@ -11,6 +13,7 @@ validation and in production, and predictions differ from call to call.
 
 ## Fix
     x = F.dropout(x, 0.5, training=self.training)
+    y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.1 if self.training else 0.0)
 
 ## See also
 ND634 heavy-dropout, ND642 validated-in-training-mode; torch.nn.functional.dropout
@@ -27,6 +30,10 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, learning_claim
+from nanodoc.vocabulary.calls import DROPOUTS
+
+_ELSE = {"scaled_dot_product_attention": "dropout_p=p if self.training else 0.0"}
+_GATE = "draw only if self.training"
 
 
 @rule(
@@ -47,20 +54,28 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             location_key(call.site) or ("dropout", call.index),
             title=f"{call.name} drops values in eval mode too",
             explanation="Re-run with the whole model in eval mode, the step still drops "
-            f"{call.options.get('p', 0.5):.0%} of the values here: the call does not get the "
-            "mode.",
+            f"{_chance(call)} at random here: the call does not get the mode.",
             culprit=at_call(call, evidence),
             step=inspection.step if inspection is not None else None,
             weight=0.9,  # seen in eval mode
-            notes=[("p", call.options.get("p"))],
-            fix="training=self.training",
+            notes=[("p", call.options.get("p", call.options.get("dropout_p")))],
+            fix="training=self.training" if call.name in DROPOUTS else _ELSE.get(call.name, _GATE),
             standing=WIRED,
         )
         return
 
 
+def _chance(call: CallFacts) -> str:
+    if call.name in DROPOUTS:
+        return f"{call.options.get('p', 0.5):.0%} of the values"
+    share = call.options.get("dropout_p")
+    return f"{share:.0%} of the attention" if share is not None else "values"
+
+
 def _is_meant(call: CallFacts) -> bool:
     """The call says `training` itself, or does not show."""
+    if call.name not in DROPOUTS:
+        return False
     text = call.location.expression if call.location is not None else None
     try:
         tree = ast.parse(text or "", mode="eval").body

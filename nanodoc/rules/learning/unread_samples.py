@@ -7,6 +7,9 @@ indices, and steps that read their data, or what the part is taken from, in anot
 Behind batch norm, which may be meant to see more samples, a single sample must be all that is
 read.
 
+A collate function of the user's is also given samples one of which is exchanged for another. If
+the batch stays the same for half of the samples or more, it holds nothing of them.
+
 ## Why it matters
 The batch is computed as a whole and learnt from in part: the training is as slow as with the whole
 batch, and as noisy as with the part.
@@ -32,6 +35,7 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
+from nanodoc.rules.data.batch_claims import item_claim
 from nanodoc.rules.learning.claims import WIRED, learning_claim
 
 _SURE = 4  # steps
@@ -42,9 +46,9 @@ _SURE = 4  # steps
     "unread-samples",
     "warning",
     "samples of each batch that the loss does not read",
-    needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    yield from _uncollated(rule, evidence)
     inspection = evidence.inspection
     seen = inspection.unread_rows if inspection is not None else None
     if inspection is None or seen is None:
@@ -62,4 +66,25 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         notes=[("samples with a gradient", f"{seen.read} of {seen.rows}")],
         fix="let the loss read the whole batch, or give the model only the samples that it reads",
         standing=WIRED,
+    )
+
+
+def _uncollated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Samples that do not come into the batch."""
+    seen = evidence.items.uncollated if evidence.items is not None else None
+    if seen is None:
+        return
+    yield item_claim(
+        rule,
+        evidence,
+        seen.unread,
+        "",
+        seen.line,
+        title=f"the batch holds {seen.read} of the {seen.of} samples that were drawn for it",
+        explanation=f"The collate function was given {seen.of} samples, and each of them was "
+        f"exchanged for another in turn: the batch stays the same for {seen.of - seen.read} of "
+        "them.",
+        weight=confidence(0.85, 0.4),
+        notes=[("samples read", f"{seen.read} of {seen.of}")],
+        fix="let the collate function put all samples into the batch",
     )

@@ -7,11 +7,13 @@ step on float32 copies of weights, gradients and optimizer state. It warns where
 bitwise the same, float32 would move them, and over the run they would have moved visibly. Weights
 that stochastic rounding or a compensated sum moves are not meant.
 
-For weights of any type, it warns where all values are bitwise the same as at step 0, and where
-an optimizer that scales its gradients moves none of its weights by more than 0.00005 of its size
-per step. Loaded weights and a rate that rises are left alone. So are trainings whose loss must
-fall: there larger rates are tried on the same steps (ND630). `--stats`
-prints the update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
+For weights of any type, it warns where all values are bitwise the same as at step 0. It is
+critical where an optimizer's steps change nothing any more for half of the run or longer.
+
+It also warns where an optimizer that scales its gradients moves none of its weights by more than
+0.00005 of its size per step. Loaded weights and a rate that rises are left alone. So are trainings
+whose loss must fall: there larger rates are tried on the same steps (ND630). `--stats` prints the
+update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
 
 ## Why it matters
 bfloat16 has 8 significant bits: a weight of 1.0 changes by 0.008 or not at all. Smaller updates are
@@ -34,6 +36,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
@@ -41,6 +44,7 @@ from nanodoc.diagnosis.rule import Rule, Threshold, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats, RoundingFacts
 from nanodoc.facts.rates import has_goal
+from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
@@ -89,11 +93,50 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ):
         yield _rounded(rule, evidence, stats.rounding, kept)
         return
+    yield from _stopped(rule, evidence)
     yield from _creeping(rule, evidence)
     # a warm-up, or a group that is frozen by its rate
     if not stats.rates or any(not rates or min(rates) == 0 for rates in stats.rates):
         return
     yield from _unmoved(rule, evidence)
+
+
+def _stopped(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """Steps that change nothing any more."""
+    stats = evidence.stats
+    assert stats is not None
+    for seen in stats.stopped:
+        one, more = seen.parameters[0], len(seen.parameters) > 1
+        claim = learning_claim(
+            rule,
+            _ROOT,
+            standing=Standing(specificity=Specificity.EXACT),
+            title=f"the optimizer's steps change nothing from step {seen.since} on, at the latest",
+            explanation=f"{count(len(seen.parameters), 'parameter')} "
+            f"{'have' if more else 'has'} a gradient ({one}: norm {seen.grad_norm:.2g}), and the "
+            f"learning rate is {seen.rate:.3g} or more. Yet none of the optimizer's parameters "
+            f"changes between steps {seen.since} and {seen.until}: the steps do not reach the "
+            "weights, or something puts the old values back.",
+            culprit=Culprit(
+                kind="optimizer", parameter=one, location=_made_at(evidence, seen.optimizer)
+            ),
+            phase="optimizer",
+            step=seen.since,
+            weight=confidence(0.7, 0.5),
+            notes=[
+                ("unchanged since", seen.since),
+                ("gradient norm", f"{seen.grad_norm:.3g}"),
+                ("learning rate", f"{seen.rate:.3g}"),
+            ],
+            fix="look for what leaves out the step, or writes old values over its result, from "
+            "there on",
+        )
+        yield replace(claim, finding=replace(claim.finding, severity="critical"))
+
+
+def _made_at(evidence: Evidence, optimizer: int) -> SourceSpan | None:
+    sites = evidence.optimizer_sites
+    return sites[optimizer] if optimizer < len(sites) else None
 
 
 def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
@@ -117,9 +160,7 @@ def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             culprit=Culprit(
                 kind="optimizer",
                 parameter=seen.parameter,
-                location=evidence.optimizer_sites[seen.optimizer]
-                if seen.optimizer < len(evidence.optimizer_sites)
-                else None,
+                location=_made_at(evidence, seen.optimizer),
             ),
             phase="optimizer",
             step=len(evidence.losses) - 1,

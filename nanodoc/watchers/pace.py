@@ -1,13 +1,13 @@
-"""Optimizers whose weights hardly move over a run."""
+"""Optimizers whose weights hardly move over a run, or stop moving in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
 
-from nanodoc.facts.loop import CreepingFacts, ParameterStats
+from nanodoc.facts.loop import CreepingFacts, ParameterStats, StoppedFacts
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.optimizers import is_adaptive, rate_of
 
@@ -15,6 +15,9 @@ _SLOW = 5e-5
 """Of its size in a step, the weight that moves farthest. In 55 trainings that go well it moves by
 1e-3 and more. Fine-tuning moves weights less, but those were loaded."""
 _SHORTEST = 40  # steps
+_SHARE = 0.5  # of the run
+_FEWEST = 10  # steps
+_FELT = 0.01  # of the highest rate: below is the end of a schedule
 _STEADY = 1.5  # times the median rate: what rises is a warm-up
 
 
@@ -53,6 +56,44 @@ def creeping(
                     steps=steps,
                     rate=max(given),
                     adaptive=is_adaptive(optimizer),
+                )
+            )
+    return tuple(found)
+
+
+def stopped(
+    since: Mapping[str, int],
+    norms: Mapping[str, float],
+    stepped: Mapping[int, int],
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    rates: Sequence[tuple[float, ...]],
+) -> tuple[StoppedFacts, ...]:
+    """`since` says from which step on a parameter has stayed as it is. `norms` are the norms of the
+    gradients of a late step. `stepped` says in which step each optimizer (by identity) was seen to
+    step last. `rates` are those of all steps."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = []
+    until, given = len(rates) - 1, [max(step, default=0.0) for step in rates]
+    for position, optimizer in enumerate(optimizers):
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        own = [names[id(p)] for p in held if id(p) in names and p.requires_grad]
+        felt = [name for name in own if norms.get(name, 0.0) > 0]
+        if not felt or not all(name in since for name in own):
+            continue
+        begin = max(since[name] for name in own)
+        lowest = min(given[begin:], default=0.0)
+        long = until - begin >= max(_FEWEST, _SHARE * until)
+        steps_on = stepped.get(id(optimizer), 0) > begin
+        if begin > 0 and long and steps_on and lowest > _FELT * max(given):
+            found.append(
+                StoppedFacts(
+                    optimizer=position,
+                    parameters=tuple(felt),
+                    since=begin,
+                    until=until,
+                    grad_norm=norms[felt[0]],
+                    rate=lowest,
                 )
             )
     return tuple(found)
