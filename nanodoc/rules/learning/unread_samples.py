@@ -35,7 +35,6 @@ from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
-from nanodoc.rules.data.batch_claims import item_claim
 from nanodoc.rules.learning.claims import WIRED, learning_claim
 
 _SURE = 4  # steps
@@ -74,17 +73,22 @@ def _uncollated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     seen = evidence.items.uncollated if evidence.items is not None else None
     if seen is None:
         return
-    yield item_claim(
+    yield learning_claim(
         rule,
-        evidence,
-        seen.unread,
-        "",
-        seen.line,
+        location_key(seen.line) or ("data", rule.name),
         title=f"the batch holds {seen.read} of the {seen.of} samples that were drawn for it",
         explanation=f"The collate function was given {seen.of} samples, and each of them was "
         f"exchanged for another in turn: the batch stays the same for {seen.of - seen.read} of "
         "them.",
+        culprit=Culprit(
+            kind="data",
+            dataset_indices=(seen.unread,),
+            location=seen.line or evidence.data_site,
+        ),
+        phase="data",
+        step=0,
         weight=confidence(0.85, 0.4),
         notes=[("samples read", f"{seen.read} of {seen.of}")],
         fix="let the collate function put all samples into the batch",
+        standing=WIRED,
     )
