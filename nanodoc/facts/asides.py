@@ -70,6 +70,31 @@ class OverwrittenFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TurnedFacts:
+    """A network that is given its samples another way round while it is trained than while it is
+    only asked."""
+
+    network: str
+    """Its path in the model; empty for the whole model."""
+    shape: tuple[int, ...]
+    """Of a sample."""
+    how: str
+    """What makes the two alike."""
+    apart: float
+    """Mean over the positions of |difference of the means| / deviation + |ln ratio of the
+    deviations|, as they are given."""
+    turned_apart: float
+    """The same with one of them turned."""
+    chance: float
+    """The same between two halves of the samples of one of them, the larger of both."""
+    samples: tuple[int, int]
+    """While it is trained, and while it is asked."""
+    trained_at: SourceSpan | None
+    """The line that calls it while it is trained."""
+    asked_at: SourceSpan | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AsideFacts:
     """All of it."""
 
@@ -78,3 +103,4 @@ class AsideFacts:
     restored: RestoredFacts | None = None
     averaged: AveragedFacts | None = None
     overwritten: OverwrittenFacts | None = None
+    turned: TurnedFacts | None = None

@@ -275,6 +275,7 @@ class ScriptRun:
             build_facts=facts,
             **engine_options(config, folder),
         )
+        self._outside.asides.inputs.of_model(recipe.model, lambda: not engine.computes_otherwise())
         if self._sought is not None and self._sought.training == len(self._earlier_reports):
             engine.sought = self._sought
         return engine

@@ -20,6 +20,7 @@ from nanodoc.instrument.taps import MODULE_LOADS, MODULE_STATE
 from nanodoc.instrument.torch_private import BatchNormBase, DropoutBase
 from nanodoc.replay.rng import RandomKeeper
 from nanodoc.script.averaged import AveragedWeights
+from nanodoc.script.given_inputs import GivenInputs
 from nanodoc.script.overwritten import OverwrittenStores
 from nanodoc.trace.spans import Place, calling_places, resolved
 
@@ -64,6 +65,7 @@ class Asides:
         self._undo: list[Callable[[], None]] = []
         self.averaged = AveragedWeights(lambda: self.quiet(), self._trained)
         self.stores = OverwrittenStores(lambda: self.quiet())
+        self.inputs = GivenInputs(lambda: self.quiet())
 
     def of_model(self, model: torch.nn.Module) -> None:
         """This is what is trained."""
@@ -76,6 +78,7 @@ class Asides:
         self.facts = self.told
         self.averaged.close()
         self.stores.close()
+        self.inputs.close()
         self._model, self._iterator, self.before, self._taken = None, None, None, {}
 
     # -- validation --------------------------------------------------------------------------------
@@ -88,7 +91,12 @@ class Asides:
     @property
     def told(self) -> AsideFacts:
         """All that was seen so far."""
-        return replace(self.facts, averaged=self.averaged.facts, overwritten=self.stores.facts)
+        return replace(
+            self.facts,
+            averaged=self.averaged.facts,
+            overwritten=self.stores.facts,
+            turned=self.inputs.facts() or self.facts.turned,
+        )
 
     def before_batch(self, iterator: Any) -> None:
         """A batch of data that are not trained on is about to be drawn."""

@@ -128,6 +128,7 @@ class Outside:
         `recorded`. Returns the data set's indices of the batch, where they are known, and the
         seconds that loaders took since the last one."""
         self.sinks = [recorded]
+        self.asides.inputs.begins()
         if self.asides.before is not None or self.asides.averaged.waits:
             self.asides.trains()
         dataset = getattr(self.iterator, "_dataset", None)

@@ -314,6 +314,7 @@ class ScriptSession(BriefSession):
                 self._over_with_step(frame, gone=not self._came_to_its_end(number))
                 if not self.loop.whole:
                     self._recovered.left.note(self._recovered)
+                self._outside.asides.inputs.left()
                 here().at(None, "script")
 
     def _over_with_step(self, frame: FrameType | None = None, *, gone: bool = False) -> None:

@@ -50,6 +50,7 @@ WITHOUT_PATIENT = {
     "ND804": (RANKS, "supervise/test_ranks.py"),
     "ND805": ("a network between two hosts that fails", "rules/test_deaths_and_ranks.py"),
     "ND128": ("the validation of a script", "rules/test_split_overlap.py"),
+    "ND176": ("the validation of a script", "script/test_given_inputs.py"),
     "ND135": ("the validation of a script", "rules/test_validation_scale.py"),
     "ND642": ("the validation of a script", "rules/test_asides.py"),
     "ND643": ("weights that a script puts back", "rules/test_asides.py"),
