@@ -24,7 +24,14 @@ from nanodoc.facts.inspection import InspectionFacts
 from nanodoc.facts.items import ItemFacts
 from nanodoc.facts.loop import DataFacts, LoopFacts, OverfitFacts, RunStatistics
 from nanodoc.facts.ops import Birth, LeafRoot, OptimizerFacts, ParameterFacts, ProbedFacts
-from nanodoc.facts.ranks import AtGroupEnd, LocalClip, RankFile, RankGradients, RankOutcome
+from nanodoc.facts.ranks import (
+    AtGroupEnd,
+    LocalClip,
+    RankCourse,
+    RankFile,
+    RankGradients,
+    RankOutcome,
+)
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import Pattern
 
@@ -150,6 +157,7 @@ class Evidence:
     """What a closer look at `failure` showed."""
     local_clip: LocalClip | None = None
     rank_gradients: RankGradients | None = None
+    rank_course: RankCourse | None = None
     at_group_end: AtGroupEnd | None = None
     collectives: tuple[LastCollective, ...] = ()
     """The last ones that this rank entered, one of each process group."""

@@ -129,6 +129,41 @@ class RunningChannels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankStep:
+    """Digests of one step of a rank, by parameter; 0 where there was nothing to digest."""
+
+    step: int
+    rates: tuple[float, ...]
+    """The learning rates of all groups of its optimizers."""
+    backward: tuple[int, ...]
+    """Of the gradients, when the step's last backward pass had ended, or before they were clipped
+    by their norm."""
+    used: tuple[int, ...]
+    """Of those that its optimizer stepped with."""
+    stepped: tuple[int, ...]
+    """Of the weights, when the optimizer had stepped."""
+    end: tuple[int, ...]
+    """Of the weights, at the end of the step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankCourse:
+    """What a rank's gradients and weights were at some steps."""
+
+    names: tuple[str, ...]
+    """Of the parameters that are no shards."""
+    steps: tuple[RankStep, ...]
+    wrapped: tuple[bool, ...] = ()
+    """Of each: a DistributedDataParallel over all ranks keeps it the same."""
+    kept_apart: bool = False
+    """A communication hook lets the ranks step by themselves, and averages now and then."""
+    cast_at: SourceSpan | None = None
+    """The line that last changed the dtype of the first parameter."""
+    clipped_at: SourceSpan | None = None
+    """The line that clips gradients by their norm."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AtGroupEnd:
     """Of a rank, when the training left its process group."""
 
@@ -199,11 +234,12 @@ class RankFacts:
     gradients: RankGradients | None = None
     running: tuple[RunningChannels, ...] = ()
     collectives: tuple[LastCollective, ...] = ()
+    course: RankCourse | None = None
 
     def for_all(self) -> dict[str, Any]:
         """What the rules ask of all ranks together: fields of `RankOutcome`."""
         names = "ran_alone fingerprints before batches data_site saved loaded wrapped gradients"
-        more = "running sharded whole_size collectives"
+        more = "running sharded whole_size collectives course"
         return {name: getattr(self, name) for name in f"{names} {more}".split()}
 
 
@@ -242,6 +278,7 @@ class RankOutcome:
     loaded: tuple[RankFile, ...] = ()
     wrapped: bool = False
     gradients: RankGradients | None = None
+    course: RankCourse | None = None
     running: tuple[RunningChannels, ...] = ()
     stack: tuple[SourceSpan, ...] = ()
     """Where it stood still: the user's lines, outermost first."""

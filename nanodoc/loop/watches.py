@@ -17,6 +17,7 @@ from nanodoc.watchers.group_end import GroupEndWatch
 from nanodoc.watchers.learning import LearningWatch
 from nanodoc.watchers.local_clips import LocalClipWatch
 from nanodoc.watchers.probes import ProbeWatch
+from nanodoc.watchers.rank_course import RankCourseWatch
 from nanodoc.watchers.rank_gradients import RankGradientsWatch
 from nanodoc.watchers.requested_steps import LookOptions, RequestedSteps
 from nanodoc.watchers.sampling import Sampler
@@ -91,6 +92,10 @@ class Watches:
             GuardedWatch(SavedFilesWatch(), "files saved by ranks"),
             GuardedWatch(GroupEndWatch(recipe.model), "the end of the process group"),
             GuardedWatch(LocalClipWatch(), "clipping of sharded gradients"),
+            GuardedWatch(
+                RankCourseWatch(recipe.model, recipe.optimizers, build),
+                "ranks beside each other",
+            ),
             GuardedWatch(self.rank_gradients, "gradients across ranks"),
         )
         moments = ("before_step", "around_step", "after_backward", "after_step", "line", "hopeless")

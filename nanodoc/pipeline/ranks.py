@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -21,16 +22,17 @@ from nanodoc.report.report import Report
 _NOT_ALONE = ("not_run", "as_it_ran")
 
 
-def before_the_run(recipe: Recipe) -> RankAtStart | None:
+def before_the_run(recipe: Recipe, started: Mapping[int, str] | None = None) -> RankAtStart | None:
     """This rank's place, with digests of parameters that nothing keeps alike, so that it can be
-    told whether they ever were; None where there is one rank only, or no process group."""
+    told whether they ever were; None where there is one rank only, or no process group. `started`
+    are those before the first step, by the parameters' identity, where that is over."""
     if not several_ranks():
         return None
     parameters, wrapped = replicated(recipe.model)
     return RankAtStart(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
-        digests=fingerprints(parameters) if not wrapped else (),
+        digests=fingerprints(parameters, started) if not wrapped else (),
     )
 
 
@@ -79,6 +81,7 @@ def rank_facts(
         gradients=evidence.rank_gradients,
         running=last.running if well and last is not None else (),
         collectives=evidence.collectives,
+        course=evidence.rank_course if well else None,
     )
 
 

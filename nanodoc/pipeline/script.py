@@ -265,7 +265,7 @@ class ScriptRun:
             rebuilt=self._rebuilt(),
         )
         self._outside.asides.of_model(recipe.model)
-        self._before = before_the_run(recipe)
+        self._before = before_the_run(recipe, self._session.started or None)
         engine = ScriptEngine(
             recipe,
             trained.device,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -255,6 +255,36 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
     return kept, bool(wrappers) or sharded
 
 
+_KEEPING_APART = ("post_localSGD_hook",)
+"""torch's communication hooks under which ranks step by themselves for a while."""
+
+
+def held_alike(model: torch.nn.Module) -> set[str]:
+    """The names of the parameters that a DistributedDataParallel over all ranks keeps the same."""
+    found: set[str] = set()
+    for path, wrapper in model.named_modules():
+        whole = isinstance(wrapper, DistributedDataParallel) and (
+            dist.get_world_size(wrapper.process_group) == dist.get_world_size()
+        )
+        if whole and isinstance(wrapper, DistributedDataParallel):
+            start = f"{path}.module." if path else "module."
+            named = wrapper.module.named_parameters()
+            left_out = set(wrapper.parameters_to_ignore)
+            found |= {start + name for name, _ in named if name not in left_out}
+    return found
+
+
+def keeps_apart(model: torch.nn.Module) -> bool:
+    """A communication hook lets the ranks' weights differ on purpose."""
+    hooks = [
+        hook
+        for module in model.modules()
+        if isinstance(module, DistributedDataParallel)
+        for hook, _ in getattr(module, "_comm_hooks", ())
+    ]
+    return any(getattr(hook, "__name__", "") in _KEEPING_APART for hook in hooks)
+
+
 def _part_held_twice(parameter: torch.nn.Parameter) -> str:
     """Which part of a sharded parameter this rank holds, where others hold the same one; else
     nothing."""
@@ -270,12 +300,19 @@ def _part_held_twice(parameter: torch.nn.Parameter) -> str:
     return f" (part {', '.join(parts)})" if parts else ""
 
 
-def fingerprints(parameters: list[tuple[str, torch.nn.Parameter]]) -> tuple[tuple[str, str], ...]:
-    """(name and shape, digest) of every parameter, () where there is more than 1 GiB of them."""
+def fingerprints(
+    parameters: list[tuple[str, torch.nn.Parameter]], known: Mapping[int, str] | None = None
+) -> tuple[tuple[str, str], ...]:
+    """(name and shape, digest) of every parameter, () where there is more than 1 GiB of them.
+    `known`: digests by the parameters' identity, which stand for the others as well."""
     held = [(name, p.shape, local_of(p)) for name, p in parameters]
     if sum(p.numel() * p.element_size() for _, _, p in held) > _LARGEST:
         return ()
-    return tuple((f"{name} {list(shape)}", _digest(p)) for name, shape, p in held)
+    if known is None:
+        return tuple((f"{name} {list(shape)}", _digest(p)) for name, shape, p in held)
+    return tuple(
+        (f"{name} {list(p.shape)}", known[id(p)]) for name, p in parameters if id(p) in known
+    )
 
 
 def batch_digests(checkpoints: WeightHistory) -> tuple[tuple[int, str], ...]:

@@ -289,7 +289,9 @@ class SearchSession:
         self._search.made.note(optimizer)
         self._outside.trains()
         frame, changed = caller(), None
-        if self.state is State.WATCHING:
+        if self.state is not State.WATCHING:
+            self._search.made.stepping(optimizer)
+        else:
             with self._ours():
                 self._stepping_while_watching(optimizer, frame, by_scaler=by_scaler)
             return None

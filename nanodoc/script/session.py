@@ -178,6 +178,11 @@ class ScriptSession(BriefSession):
             gc.collect()
             self._successor.take_over(self._search.made)
 
+    @property
+    def started(self) -> Mapping[int, str]:
+        """As of `Made`."""
+        return self._search.made.started
+
     def optimizer_places(self) -> dict[int, Place]:
         """Where the optimizers that are known were made, by their id."""
         return self._search.made.places()

@@ -16,8 +16,10 @@ from torch.amp.grad_scaler import GradScaler
 
 from nanodoc.recipe.build_order import KeptAlive
 from nanodoc.recipe.recipe import Recipe
+from nanodoc.replay.local_collectives import fingerprints, several_ranks
 from nanodoc.script.recovered import RecoveredStep
 from nanodoc.tensors.nested import tensor_leaves
+from nanodoc.tensors.plain import is_sharded, without_values
 from nanodoc.trace.files import LIBRARY, USER, frame_kind
 from nanodoc.trace.frame_variables import variables_of_frame
 from nanodoc.trace.spans import Place
@@ -55,6 +57,18 @@ class Made:
 
     _made: list[weakref.ref[Any]] = field(default_factory=list)
     _places: list[Place | None] = field(default_factory=list)
+    started: dict[int, str] = field(default_factory=dict)
+    """Of one of several ranks: digests of what optimizers hold, before any of them has stepped, by
+    the parameters' identity."""
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """It is about to step."""
+        self.note(optimizer)
+        if not self.started and several_ranks():
+            held = [o for o in self.optimizers() if not any(map(is_sharded, _parameters(o)))]
+            named = [(str(id(p)), p) for o in held for p in _parameters(o)]
+            found = fingerprints(named)
+            self.started = {id(p): d for (_, p), (_, d) in zip(named, found, strict=False)}
 
     def note(self, made: Any, place: Place | None = None) -> None:
         """One has been made at `place`, or has turned up."""
@@ -84,6 +98,11 @@ class Made:
 
     def _alive(self) -> list[Any]:
         return [made for ref in self._made if (made := ref()) is not None]
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    return [p for p in held if not without_values(p)]
 
 
 def what_is_trained(names: Mapping[str, Any], made: Made, step: RecoveredStep) -> Trained:

@@ -138,7 +138,10 @@ def test_running_statistics_that_drift_apart(tmp_path: Path) -> None:
 def test_replicas_that_had_diverged_when_the_group_ended(tmp_path: Path) -> None:
     _, (finding,) = run(tmp_path, "ddp, changed")
     assert finding["code"] == "ND802"
-    assert finding["explanation"].startswith("1 parameter of 4 differs")
+    assert finding["title"] == (
+        "something writes to the weights of rank 1 after the optimizer's step"
+    )
+    assert (finding["step"], finding["culprit"]["parameter"]) == (5, "module.0.bias")
 
 
 @pytest.mark.parametrize("how", ["accumulates", "halves"])

@@ -1,9 +1,9 @@
 """## What it checks
 What each network of a script is given while it is trained, and what while it is only asked: in a
-validation between or behind the steps, or by an agent that acts. For each position of a sample, the
-mean and the deviation over many samples are compared. Reported if the two differ clearly, and are
-alike once one of them is mirrored along an axis, transposed, or turned in sign. Inputs that look
-the same both ways, as where the training turns half of its images at random, are left alone.
+validation between the steps or after them, or by an agent that acts. For each position of a sample,
+the mean and the deviation over many samples are compared. Reported if the two differ clearly, and
+are alike once one of them is mirrored along an axis, transposed, or turned in sign. Inputs that
+look the same both ways, as where the training turns half of its images at random, are left alone.
 
 ## Why it matters
 The network learns inputs that it never meets in use. The training loss falls as it should.

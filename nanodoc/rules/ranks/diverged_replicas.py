@@ -1,6 +1,13 @@
 """## What it checks
-When every rank has finished: digests of every trained parameter are compared between ranks if a
-DistributedDataParallel over all ranks keeps them equal, or if several ranks hold the same part in
+At some steps each rank keeps digests of its gradients, when backward has ended and when the
+optimizer uses them, and of its weights, when the optimizer has stepped and when the step is over.
+When every rank has finished they are compared, and the first that differs says what happened.
+Compared are the parameters that should be the same: those of a DistributedDataParallel, and those
+that were the same before the first step and got the same gradient then, as by hand or in tensor
+parallel. Shards, and communication hooks under which ranks step by themselves, are left alone.
+
+Also when every rank has finished: digests of every trained parameter are compared between ranks if
+a DistributedDataParallel over all ranks keeps them equal, or if several ranks hold the same part in
 hybrid sharding. Without either, parameters that started equal and end different are an info: it may
 be intended.
 
@@ -30,7 +37,18 @@ from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.ranks import spans_of
+from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count
+from nanodoc.rules.ranks.courses import (
+    CHANGED,
+    RATES,
+    STARTED,
+    UNREDUCED,
+    UPDATED,
+    WRONG,
+    Parting,
+    parting,
+)
 
 _OTHERWISE = (
     "DistributedDataParallel gives every rank the same gradient, but the parameters differ, so "
@@ -62,6 +80,10 @@ _PART = re.compile(r" \(part [\d, ]+\)(?= \[)")
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     ranks = evidence.ranks
+    found = parting(ranks) if len(ranks) > 1 else None
+    if found is not None:
+        yield _parted(rule, evidence, found)
+        return
     if (
         len(ranks) < 2
         or not all(rank.fingerprints for rank in ranks)
@@ -115,6 +137,95 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),
+    )
+
+
+def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
+    """What the digests of some steps show."""
+    more = f" and {len(found.names) - 1} more" if len(found.names) > 1 else ""
+    course = evidence.ranks[0].course
+    cast = course.cast_at if course is not None else None
+    clipped = course.clipped_at if course is not None else None
+    built = next((site for site in evidence.optimizer_sites if site is not None), None)
+    words = _words(found, moved=cast)
+    site = {UNREDUCED: cast, CHANGED: clipped}.get(found.kind) or built
+    return Claim(
+        root=("replicas",),
+        specificity=Specificity.EXACT,
+        finding=rule.finding(
+            confidence=confidence(0.85, 0.4),
+            title=words[0],
+            explanation=f"First seen in step {found.step}, of {found.names[0]}{more} "
+            f"({len(found.names)} of {count(found.of, 'parameter')} that should be the same). "
+            f"{words[1]}",
+            culprit=Culprit(kind="parameter", parameter=found.names[0], location=site),
+            phase="optimizer",
+            step=found.step,
+            rank=found.ranks[0],
+            evidence=(
+                ("parameters", ", ".join(found.names[:4])),
+                ("first step seen", found.step),
+                ("ranks that differ from most", spans_of(found.ranks)),
+            ),
+            fixes=(Fix(title=words[2], confidence="likely"),),
+        ),
+    )
+
+
+def _words(found: Parting, *, moved: SourceSpan | None) -> tuple[str, str, str]:
+    """(title, explanation, fix)"""
+    rank = f"rank{'s' if len(found.ranks) > 1 else ''} {spans_of(found.ranks)}"
+    if found.kind == STARTED:
+        return (
+            "the ranks get the same gradients, but started with other weights",
+            "Their gradients are the same at every step that was looked at, and their weights were "
+            "not the same before the first one: each rank trains another model.",
+            "start with the same weights on every rank: broadcast them from rank 0, or seed alike",
+        )
+    if found.kind == UNREDUCED:
+        where = f" {moved.place} changed the dtype of the parameters." if moved is not None else ""
+        return (
+            "DistributedDataParallel does not reduce the gradients: they differ between ranks",
+            "Every parameter has another gradient on each rank when backward has ended. The hooks "
+            "that reduce them hang on the parameters as they were when the model was wrapped: a "
+            f"cast or a move after that loses them, and model.module(x) passes them by.{where}",
+            "move and cast the model before it is wrapped, and call the wrapper",
+        )
+    if found.kind == WRONG:
+        return (
+            f"gradients arrive differently on {rank}",
+            "The other parameters have the same gradients on all ranks: the reduction lost or "
+            "changed a part of these on the way, or something wrote to them on one rank.",
+            "look for what writes to these gradients on one rank only; else update the backend of "
+            "the process group",
+        )
+    if found.kind == CHANGED:
+        return (
+            f"{rank} changes gradients between backward and the optimizer's step",
+            "They were the same on all ranks when backward had ended, or when they were about to be "
+            "clipped, and differ when the optimizer uses them: the ranks clip or scale by different "
+            "numbers, or over different parameters.",
+            "clip by one norm over the same parameters on every rank",
+        )
+    if found.kind == RATES:
+        told = ", ".join(f"{rate:.3g}" for rate in found.rates)
+        return (
+            "the ranks step with different learning rates",
+            f"The gradients are the same. The learning rates of the ranks are {told}.",
+            "let every rank's schedule see the same number: reduce it over the ranks before",
+        )
+    if found.kind == UPDATED:
+        return (
+            f"with the same gradients, the optimizer of {rank} updates the weights differently",
+            "The gradients and the learning rates are the same. The state of the optimizer "
+            "differs, or the step was left out there.",
+            "load the same optimizer state on every rank, and step under the same conditions",
+        )
+    return (
+        f"something writes to the weights of {rank} after the optimizer's step",
+        "Gradients and updates are the same on all ranks, the weights at the end of the step are "
+        "not.",
+        "change weights in the same way on every rank",
     )
 
 
