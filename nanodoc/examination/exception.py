@@ -26,6 +26,7 @@ from nanodoc.facts.failure import Failure
 from nanodoc.facts.failure_kinds import about_an_index, out_of_memory
 from nanodoc.recipe.build_facts import BuildFacts
 from nanodoc.replay.batch_source import BatchSource
+from nanodoc.replay.local_collectives import reduced_parameters
 from nanodoc.replay.optimizers import odd_state
 from nanodoc.replay.sandbox import state_preserved, warnings_unsaid
 from nanodoc.replay.step import StepRunner, run_step
@@ -102,13 +103,15 @@ class FailureLook:
         self, failure: Failure, capsule: StepState, indices: Sequence[int] | None
     ) -> tuple[CrashFacts, tuple[RangeFacts, ...]]:
         """Runs the step until it raises again. (facts, indices and labels out of range)"""
-        trainable = tuple(
-            name for name, p in self._runner.recipe.model.named_parameters() if p.requires_grad
-        )
-        facts = replace(
-            self.at_glance(capsule, indices),
-            trainable=trainable if "finished reduction" in failure.message else (),
-        )
+        facts = self.at_glance(capsule, indices)
+        if "finished reduction" in failure.message:
+            named = reduced_parameters(self._runner.recipe.model)
+            frozen = [name for name, p in named if not p.requires_grad]
+            facts = replace(
+                facts,
+                reduced=tuple(name for name, _ in named),
+                frozen=tuple((name, self._build.frozen_at(name)) for name in frozen),
+            )
         size = facts.batch_size
         if failure.phase == "optimizer":
             facts = replace(facts, state=odd_state(self._runner.recipe))

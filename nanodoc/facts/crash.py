@@ -207,9 +207,11 @@ class CrashFacts:
     indices: tuple[int, ...] = ()
     """Of the failing batch's samples, in the data set."""
     state: StateFacts | None = None
-    trainable: tuple[str, ...] = ()
-    """Names of the parameters that require a gradient, in the model's order, where the error speaks
-    of their numbers."""
+    reduced: tuple[str, ...] = ()
+    """Names of the parameters whose gradients DistributedDataParallel reduces, in the order in
+    which it counts them, where the error speaks of their numbers."""
+    frozen: tuple[tuple[str, SourceSpan | None], ...] = ()
+    """Those of them that do not require a gradient by now, with the line that switched it off."""
     left: LeftRange | None = None
     """Where the value that was refused left its range, where that was in the step."""
     spread: bool = False

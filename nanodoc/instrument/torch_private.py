@@ -168,6 +168,7 @@ ATTRIBUTES: dict[str, str] = {
     "_saved_ignore_index": "a node of autograd",
     "_forward_cls": "the node of a torch.autograd.Function",
     "_comm_hooks": "torch.nn.parallel.DistributedDataParallel",
+    "_get_ddp_logging_data": "torch.nn.parallel.DistributedDataParallel",
     "_use_python_reducer": "torch.nn.parallel.DistributedDataParallel",
     "_reset_state": "the reducer of a DistributedDataParallel",
     "_get_default_group": "torch.distributed.distributed_c10d",

@@ -274,6 +274,24 @@ def held_alike(model: torch.nn.Module) -> set[str]:
     return found
 
 
+def reduced_parameters(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """Those that the only DistributedDataParallel of a model reduces, in its own order, with those
+    that were frozen since it was made; none where that is not known. Without one, all that learn,
+    as a wrapper of the user's may count them."""
+    wrappers = [
+        (path, m) for path, m in model.named_modules() if isinstance(m, DistributedDataParallel)
+    ]
+    if len(wrappers) != 1:
+        return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    path, wrapper = wrappers[0]
+    start = f"{path}.module." if path else "module."
+    left_out = set(wrapper.parameters_to_ignore)
+    whole = [(start + n, p) for n, p in wrapper.module.named_parameters() if n not in left_out]
+    learning = [(name, p) for name, p in whole if p.requires_grad]
+    count = wrapper._get_ddp_logging_data().get("num_parameter_tensors")
+    return next((named for named in (learning, whole) if len(named) == count), [])
+
+
 def keeps_apart(model: torch.nn.Module) -> bool:
     """A communication hook lets the ranks' weights differ on purpose."""
     hooks = [

@@ -100,14 +100,14 @@ WORDS = {
 LINES = {"lost hooks": "model = model.double()", "clipped": "nn.utils.clip_grad_norm_("}
 
 
-def found(folder: Path, steps: str, seed: object = 0) -> list[dict[str, Any]]:
+def found(folder: Path, steps: str, seed: object = 0, code: str = "ND802") -> list[dict[str, Any]]:
     (folder / "train.py").write_text(BEGIN.format(seed=seed) + steps + END)
     shown = ("--output-format", "json", "--output", "report.json")
     done = nanodoc("run", *shown, "train.py", cwd=folder, ranks=2)
     assert (folder / "report.json").exists(), done.stderr
     told = json.loads((folder / "report.json").read_text())
     assert not [row for row in told["not_checked"] if "error of nanodoc" in row["why"]]
-    return [one for one in told["findings"] if one["code"] == "ND802"]
+    return [one for one in told["findings"] if one["code"] == code]
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -139,3 +139,21 @@ def test_how_ranks_part(tmp_path: Path, name: str) -> None:
 )
 def test_ranks_that_stay_alike_or_need_not(tmp_path: Path, steps: str) -> None:
     assert found(tmp_path, steps) == []
+
+
+FROZEN = (
+    WRAP
+    + """
+for p in model.module[1].parameters():
+    p.requires_grad_(False)
+"""
+    + loop()
+)
+
+
+def test_parameters_that_were_frozen_after_wrapping(tmp_path: Path) -> None:
+    (one,) = found(tmp_path, FROZEN, code="ND803")
+    assert one["title"].startswith("2 parameters were frozen after the model was wrapped")
+    assert "module.1.weight, module.1.bias" in one["explanation"]
+    line = line_of(tmp_path / "train.py", "p.requires_grad_(False)")
+    assert one["culprit"]["location"]["line"] == line

@@ -202,9 +202,9 @@ def _words(found: Parting, *, moved: SourceSpan | None) -> tuple[str, str, str]:
     if found.kind == CHANGED:
         return (
             f"{rank} changes gradients between backward and the optimizer's step",
-            "They were the same on all ranks when backward had ended, or when they were about to be "
-            "clipped, and differ when the optimizer uses them: the ranks clip or scale by different "
-            "numbers, or over different parameters.",
+            "They were the same on all ranks when backward had ended, or when they were about to "
+            "be clipped, and differ when the optimizer uses them: the ranks clip or scale by "
+            "different numbers, or over different parameters.",
             "clip by one norm over the same parameters on every rank",
         )
     if found.kind == RATES:
