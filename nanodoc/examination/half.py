@@ -139,6 +139,7 @@ def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[A
     outside = sum(not any(region.begin <= i < region.end for region in log.regions) for i in floats)
     for region in log.regions:
         inside = range(region.begin, max(region.begin, region.end))
+        escaped = [i for i in floats if i in inside]
         yield AutocastRegion(
             place=resolved(region.place),
             device=region.device,
@@ -146,7 +147,9 @@ def _regions(trace: StepTrace, log: HalfLog, device: torch.device) -> Iterator[A
             enabled=region.enabled,
             ops=len(inside),
             half_ops=sum(i in log.ops for i in inside),
-            float_matmuls=sum(region.begin <= i < region.end for i in floats),
+            float_matmuls=len(escaped),
+            matmuls=sum(i in inside and trace.records[i].phase == "forward" for i in log.matmuls),
+            escaped=trace.facts(escaped[0]) if escaped else None,
             float_matmuls_outside=outside,
             nested=region.nested,
             same_device=region.device == device.type,

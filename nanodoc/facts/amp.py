@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nanodoc.facts.ops import OpFacts
 from nanodoc.facts.source import SourceSpan
 
 # What a train_step did with its GradScaler that it must not do.
@@ -122,6 +123,10 @@ class AutocastRegion:
     float_matmuls: int
     """Matrix products and convolutions that ran in float32 inside it, and not where autocast was
     switched off on purpose."""
+    matmuls: int = 0
+    """All of those that ran inside it, in any precision."""
+    escaped: OpFacts | None = None
+    """The first that ran in float32 inside it."""
     float_matmuls_outside: int = 0
     """Those of the step's forward pass outside any context."""
     nested: bool = False

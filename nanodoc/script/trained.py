@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import GradScaler
 
+from nanodoc.instrument.originals import ours
 from nanodoc.recipe.build_order import KeptAlive
 from nanodoc.recipe.recipe import Recipe
 from nanodoc.replay.local_collectives import fingerprints, several_ranks
@@ -61,6 +62,7 @@ class Made:
     """Of one of several ranks: digests of what optimizers hold, before any of them has stepped, by
     the parameters' identity."""
 
+    @ours
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """It is about to step."""
         self.note(optimizer)

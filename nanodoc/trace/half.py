@@ -71,6 +71,7 @@ class HalfLog:
         self._made: dict[int, tuple[int, int]] = {}
         self.ops: dict[int, HalfOp] = {}
         self.floats: list[int] = []
+        self.matmuls: list[int] = []
         """Matrix products and convolutions that ran in float32."""
         self.regions: list[Region] = []
         self.left_out = 0
@@ -97,6 +98,8 @@ class HalfLog:
         """The op has run."""
         outputs = outputs_of(out) or (written_by(info, args, kwargs) if info.writes else [])
         half = next((t for t in outputs if t.dtype in _HALF), None)
+        if info.name.startswith(_MATMULS):
+            self.matmuls.append(index)
         if half is None:
             if info.name.startswith(_MATMULS) and outputs and outputs[0].dtype == torch.float32:
                 self.floats.append(index)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from nanodoc.facts.ranks import AtGroupEnd
 from nanodoc.heartbeat.answering import start_answering
 from nanodoc.heartbeat.flight_recorder import last_collectives
+from nanodoc.instrument.originals import ours
 from nanodoc.measure.gradients import Vitals
 from nanodoc.measure.running_buffers import running_channels
 from nanodoc.replay.local_collectives import fingerprints, replicated, several_ranks
@@ -74,6 +75,7 @@ class GroupEndWatch(Watch):
             *(some_bytes(p.detach()) for p in known[:_SAMPLED]),
         )
 
+    @ours
     def _look(self) -> None:
         # the training ends its group all the same, and has its report
         with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@ reference."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -153,6 +154,32 @@ def test_autocast_for_another_device_is_named() -> None:
     assert (finding.name, finding.severity) == ("autocast-not-applied", "warning")
     assert finding.culprit.location is not None
     assert "autocast" in finding.culprit.location.code
+
+
+def test_products_that_escape_autocast_are_named() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 4)
+
+    def step(model: Any, batch: Any, optimizer: Any, *, all_of_them: bool) -> torch.Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            first = batch if all_of_them else model(batch).float()
+            loss = torch.zeros(4, 4).addmm_(first, model.weight).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for all_of_them, severity in ((True, "warning"), (False, "info")):
+        recipe = Recipe(
+            model=model,
+            train_step=functools.partial(step, all_of_them=all_of_them),
+            data=[torch.randn(4, 4)],
+            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+        )
+        found = [one for one in diagnose(recipe, steps=2) if one.name == "autocast-not-applied"]
+        assert [one.severity for one in found] == [severity]
+        assert found[0].culprit.location is not None
+        assert "addmm_(first, model.weight)" in found[0].culprit.location.code
 
 
 def test_bfloat16_that_is_applied_is_fine() -> None:
