@@ -91,7 +91,7 @@ class RankAtStart:
     rank: int
     world_size: int
     digests: tuple[tuple[str, str], ...] = ()
-    """Of parameters that nothing keeps alike."""
+    """Of parameters that several ranks may be meant to hold alike."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +135,8 @@ class RankStep:
     step: int
     rates: tuple[float, ...]
     """The learning rates of all groups of its optimizers."""
+    begin: tuple[int, ...]
+    """Of the weights, before the step."""
     backward: tuple[int, ...]
     """Of the gradients, when the step's last backward pass had ended, or before they were clipped
     by their norm."""
@@ -224,7 +226,7 @@ class RankFacts:
     """(name, digest) of every parameter that is to be the same on all ranks, when the run was
     over."""
     before: tuple[tuple[str, str], ...] = ()
-    """The same before the first step, where no DistributedDataParallel sees to it."""
+    """The same before the first step."""
     batches: tuple[tuple[int, str], ...] = ()
     """(step, digest) of the batches of some steps."""
     data_site: SourceSpan | None = None

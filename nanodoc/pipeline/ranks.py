@@ -23,16 +23,16 @@ _NOT_ALONE = ("not_run", "as_it_ran")
 
 
 def before_the_run(recipe: Recipe, started: Mapping[int, str] | None = None) -> RankAtStart | None:
-    """This rank's place, with digests of parameters that nothing keeps alike, so that it can be
-    told whether they ever were; None where there is one rank only, or no process group. `started`
-    are those before the first step, by the parameters' identity, where that is over."""
+    """This rank's place, with digests of what several ranks may be meant to hold alike, so that it
+    can be told whether they ever did; None where there is one rank only, or no process group.
+    `started` are those before the first step, by the parameters' identity, where that is over."""
     if not several_ranks():
         return None
-    parameters, wrapped = replicated(recipe.model)
+    parameters, _ = replicated(recipe.model)
     return RankAtStart(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
-        digests=fingerprints(parameters, started) if not wrapped else (),
+        digests=fingerprints(parameters, started),
     )
 
 

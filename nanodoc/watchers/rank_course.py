@@ -49,6 +49,7 @@ class RankCourseWatch(Watch):
         self._wrapped: set[str] = set()
         self._next = _FIRST
         self._due = False
+        self._begin: _Digests = {}
         self._backward: _Digests = {}
         self._used: _Digests = {}
         self._stepped: _Digests = {}
@@ -78,12 +79,14 @@ class RankCourseWatch(Watch):
         self._due = self._several and start.step >= self._next and len(self._rows) < _MOST_STEPS
         if self._due:
             self._backward, self._used, self._stepped = {}, {}, {}
+            self._begin = _digests(self._named)
         return 0.0
 
     def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
         if self._due and self._used:
             self._due, self._next = False, int(_APART * start.step) + 1
             parts = {
+                "begin": self._begin,
                 "backward": self._backward,
                 "used": self._used,
                 "stepped": self._stepped,

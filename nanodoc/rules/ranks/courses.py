@@ -16,6 +16,9 @@ CHANGED = "gradients are changed before the step"
 RATES = "other learning rates"
 UPDATED = "another update"
 WRITTEN = "written after the step"
+EARLIER = "in a step before"
+_SHOWN_AGAIN = (UNREDUCED, WRONG, CHANGED, RATES)
+"""What weights that have parted already do not bring about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +54,28 @@ def parting(ranks: Sequence[RankOutcome]) -> Parting | None:
     numbers = [rank.rank for rank in ranks]
     wrapped = [i for i, kept in enumerate(courses[0].wrapped) if kept]
     started = started_alike(ranks, names)
-    reduced = [i for i in range(len(names)) if i not in wrapped and _is_reduced(rows, i)]
+    reduced = [i for i in range(len(names)) if _is_reduced(rows, i)]
     apart = [i for i in reduced if started[i] is False]
     # shards begin apart, too, and get gradients of their own
     if apart and all(_alike([one.used[i] for one in row]) for _, row in rows for i in apart):
         held = [one.end for one in rows[0][1]]
         return _told(STARTED, 0, names, apart, len(reduced), held, numbers)
-    meant = wrapped + [i for i in reduced if started[i]]
-    for step, row in rows if meant else ():
-        found = _at(step, row, names, meant, numbers, wrapped=bool(wrapped))
+    meant = sorted({*wrapped, *(i for i in reduced if started[i])})
+    return _first(rows, names, meant, numbers) if meant else None
+
+
+def _first(
+    rows: _Rows, names: tuple[str, ...], meant: list[int], numbers: list[int]
+) -> Parting | None:
+    seen = [_at(step, row, names, meant, numbers) for step, row in rows]
+    for (step, row), found in zip(rows, seen, strict=True):
+        begun = [i for i in meant if not _alike([one.begin[i] for one in row])]
+        if begun:
+            # in a step that was not looked at, as the first one; another one may show the same
+            again = (one for one in seen if one is not None and one.kind in _SHOWN_AGAIN)
+            held = [one.begin for one in row]
+            told = _told(EARLIER, step, names, begun, len(meant), held, numbers)
+            return next(again, told)
         if found is not None:
             return found
     return None
@@ -71,28 +87,24 @@ def _at(
     names: tuple[str, ...],
     meant: list[int],
     numbers: list[int],
-    *,
-    wrapped: bool,
 ) -> Parting | None:
     for part in ("used", "stepped", "end"):
         held = [getattr(one, part) for one in row]
         apart = [i for i in meant if not _alike([values[i] for values in held])]
         if not apart:
             continue
-        kind = _kind(part, row, apart, meant, wrapped=wrapped)
+        kind = _kind(part, row, apart, meant)
         rates = tuple(one.rates[0] if one.rates else 0.0 for one in row)
         return _told(kind, step, names, apart, len(meant), held, numbers, rates)
     return None
 
 
-def _kind(
-    part: str, row: list[RankStep], apart: list[int], meant: list[int], *, wrapped: bool
-) -> str:
+def _kind(part: str, row: list[RankStep], apart: list[int], meant: list[int]) -> str:
     if part == "used":
         before = [i for i in apart if not _alike([one.backward[i] for one in row])]
         if not before:
             return CHANGED
-        return UNREDUCED if wrapped and len(before) == len(meant) else WRONG
+        return UNREDUCED if len(before) == len(meant) else WRONG
     if part == "stepped":
         return RATES if len({one.rates for one in row}) > 1 else UPDATED
     return WRITTEN

@@ -41,6 +41,7 @@ from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count
 from nanodoc.rules.ranks.courses import (
     CHANGED,
+    EARLIER,
     RATES,
     STARTED,
     UNREDUCED,
@@ -147,7 +148,8 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
     cast = course.cast_at if course is not None else None
     clipped = course.clipped_at if course is not None else None
     built = next((site for site in evidence.optimizer_sites if site is not None), None)
-    words = _words(found, moved=cast)
+    wrapped = all(rank.course is None or all(rank.course.wrapped) for rank in evidence.ranks)
+    words = _unreduced(cast, wrapped=wrapped) if found.kind == UNREDUCED else _words(found)
     site = {UNREDUCED: cast, CHANGED: clipped}.get(found.kind) or built
     return Claim(
         root=("replicas",),
@@ -172,8 +174,28 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
     )
 
 
-def _words(found: Parting, *, moved: SourceSpan | None) -> tuple[str, str, str]:
+def _unreduced(moved: SourceSpan | None, *, wrapped: bool) -> tuple[str, str, str]:
     """(title, explanation, fix)"""
+    if not wrapped:
+        return (
+            "the gradients are no longer reduced over the ranks: they differ",
+            "They were the same on all ranks before. Here every parameter has another gradient on "
+            "each rank when the optimizer uses it: this step goes past the wrapper, or past the "
+            "reduction by hand.",
+            "reduce the gradients in every step in which an optimizer steps",
+        )
+    where = f" {moved.place} changed the dtype of the parameters." if moved is not None else ""
+    return (
+        "DistributedDataParallel does not reduce the gradients: they differ between ranks",
+        "Every parameter has another gradient on each rank when backward has ended. The hooks "
+        "that reduce them hang on the parameters as they were when the model was wrapped: a "
+        f"cast or a move after that loses them, and model.module(x) passes them by.{where}",
+        "move and cast the model before it is wrapped, and call the wrapper",
+    )
+
+
+def _words(found: Parting) -> tuple[str, str, str]:
+    """As `_unreduced`, of all other kinds."""
     rank = f"rank{'s' if len(found.ranks) > 1 else ''} {spans_of(found.ranks)}"
     if found.kind == STARTED:
         return (
@@ -181,15 +203,6 @@ def _words(found: Parting, *, moved: SourceSpan | None) -> tuple[str, str, str]:
             "Their gradients are the same at every step that was looked at, and their weights were "
             "not the same before the first one: each rank trains another model.",
             "start with the same weights on every rank: broadcast them from rank 0, or seed alike",
-        )
-    if found.kind == UNREDUCED:
-        where = f" {moved.place} changed the dtype of the parameters." if moved is not None else ""
-        return (
-            "DistributedDataParallel does not reduce the gradients: they differ between ranks",
-            "Every parameter has another gradient on each rank when backward has ended. The hooks "
-            "that reduce them hang on the parameters as they were when the model was wrapped: a "
-            f"cast or a move after that loses them, and model.module(x) passes them by.{where}",
-            "move and cast the model before it is wrapped, and call the wrapper",
         )
     if found.kind == WRONG:
         return (
@@ -220,6 +233,13 @@ def _words(found: Parting, *, moved: SourceSpan | None) -> tuple[str, str, str]:
             "The gradients and the learning rates are the same. The state of the optimizer "
             "differs, or the step was left out there.",
             "load the same optimizer state on every rank, and step under the same conditions",
+        )
+    if found.kind == EARLIER:
+        return (
+            f"the weights of {rank} had left those of the others before step {found.step}",
+            "The steps in which the ranks were looked at have the same gradients on all of them. "
+            "They parted in a step between, or between two steps.",
+            "look for what only one rank does, or does not do in every step",
         )
     return (
         f"something writes to the weights of {rank} after the optimizer's step",

@@ -1,0 +1,1 @@
+"""What other tools for trainings publish that they find."""
