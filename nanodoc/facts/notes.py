@@ -150,6 +150,18 @@ class MaskNotes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AdmittedNotes:
+    """A mask of zeros and ones that lets through one and the same row, in all batches so far, and
+    hides rows that differ."""
+
+    kept: int
+    """Rows that are let through, in all batches."""
+    hidden: int
+    zeros: bool
+    """The row that is let through is zero everywhere."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ProductNotes:
     """A product of two tensors, one of which is a mask of zeros and ones."""
 
@@ -158,6 +170,7 @@ class ProductNotes:
     no gradient; instead of 1 it may have one other number."""
     masked: Range | None = None
     """Of what is multiplied with a mask of its shape."""
+    admitted: AdmittedNotes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

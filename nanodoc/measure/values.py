@@ -13,6 +13,7 @@ from nanodoc.accelerator import in_widest
 from nanodoc.facts.calls import ArgumentFacts
 from nanodoc.facts.notes import (
     NOTHING,
+    AdmittedNotes,
     CallNotes,
     Draft,
     LookupNotes,
@@ -22,7 +23,7 @@ from nanodoc.facts.notes import (
 )
 from nanodoc.measure.edges import is_misread
 from nanodoc.measure.losses import LossValues, classes_along, number_of, range_of
-from nanodoc.measure.masks import of_given_mask, of_masked_scores
+from nanodoc.measure.masks import Admitted, of_given_mask, of_masked_scores
 from nanodoc.measure.pairs import Pairings
 from nanodoc.measure.slopes import Slopes
 from nanodoc.vocabulary.calls import (
@@ -80,7 +81,8 @@ class ValueProbe:
         self._pairings = Pairings()
         self.made_by: Maker = lambda argument: None
         self._losses = LossValues()
-        self._count = self._softmaxes = self._lookups = 0
+        self._count = self._softmaxes = self._lookups = self._products = 0
+        self._admitted: dict[int, Admitted] = {}
         self._ids: dict[int, Range] = {}
         self._largest: dict[int, int] = {}
 
@@ -90,7 +92,7 @@ class ValueProbe:
         self.slopes.begin()
         self._pairings = Pairings()
         self._losses.begin()
-        self._count = self._softmaxes = self._lookups = 0
+        self._count = self._softmaxes = self._lookups = self._products = 0
 
     def measure(
         self,
@@ -141,6 +143,8 @@ class ValueProbe:
                 return NOTHING
             told = self._pairings.note(name, out)
             told = told if told is not NOTHING else _of_others(name, tensors, out)
+            if name == "mul" and len(tensors) == 2 and (admitted := self._lets_through(tensors)):
+                told = replace(told, product=replace(told.product, admitted=admitted))
             read = _read(name, tensors[0])
             return replace(told, read=read) if read is not None else told
 
@@ -164,6 +168,14 @@ class ValueProbe:
         both = Range(min(known.low, found.low), max(known.high, found.high))
         self._ids[self._lookups] = both
         return both if found.low == found.high else found
+
+    def _lets_through(self, tensors: list[torch.Tensor]) -> AdmittedNotes | None:
+        """Of a product with a mask of rows."""
+        self._products += 1
+        given, mask = sorted(tensors, key=lambda tensor: tensor.numel(), reverse=True)
+        if not given.is_floating_point() or given.numel() == mask.numel():
+            return None
+        return self._admitted.setdefault(self._products, Admitted()).add(given, mask)
 
     def _softmax(self, given: torch.Tensor, options: dict[str, Any]) -> CallNotes:
         """The largest size of its dimension in all batches so far: lengths differ from batch to

@@ -1,7 +1,9 @@
 """## What it checks
 An attention mask in the last step that lets each position see every later one, but neither itself
 nor an earlier one. Also padded sequences whose predictions depend on the padding, but on no tokens
-except the first, the last and the predicted position itself.
+except the first, the last and the predicted position itself. And a mask of zeros and ones by which
+the positions of a tensor are multiplied: over the last batches, all that it keeps is one and the
+same vector, and what it hides differs.
 
 ## Why it matters
 It is a causal mask upside down: True means "may be seen" for scaled_dot_product_attention and
@@ -47,10 +49,12 @@ from nanodoc.rules.learning.claims import (
     needs=("inspection",),
 )
 def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    rows = list(_of_rows(rule, evidence))
+    yield from rows
     padding = evidence.inspection.padding if evidence.inspection is not None else None
-    if padding is not None and padding.ignores_tokens == padding.rows:
+    if rows or (padding is not None and padding.ignores_tokens == padding.rows):
         calls = [call for _, call in calls_into_the_loss(evidence) if is_attention(call)]
-        if calls:
+        if calls and not rows and padding is not None:
             yield _of_padding(rule, evidence, padding, calls[0])
         return
     found = [
@@ -80,6 +84,29 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         "is_causal=True; a boolean mask means the opposite in scaled_dot_product_attention "
         "and in MultiheadAttention",
     )
+
+
+def _of_rows(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
+    """A factor that keeps what is the same everywhere."""
+    for _, call in calls_into_the_loss(evidence):
+        seen = call.notes.product.admitted
+        if seen is None:
+            continue
+        yield learning_claim(
+            rule,
+            location_key(call.site) or ("mask", call.index),
+            standing=Standing(stage=Stage.WIRING, specificity=Specificity.EXACT),
+            title="the mask is inverted: it keeps only positions that all hold the same"
+            + (", zeros" if seen.zeros else ""),
+            explanation=f"In the last batches it lets through {seen.kept} positions, which are one "
+            f"and the same vector, as padding is. It hides {seen.hidden} positions, which differ.",
+            culprit=at_call(call, evidence),
+            step=evidence.inspection.step if evidence.inspection is not None else None,
+            weight=confidence(0.85, 0.4),
+            notes=[("positions kept", seen.kept), ("positions hidden", seen.hidden)],
+            fix="let the mask keep the positions that hold something, as ids != padding",
+        )
+        return
 
 
 def _of_padding(
