@@ -1,6 +1,6 @@
-"""A script on two ranks that replaces functions of torch's by ones that draw random numbers: both
-ranks train as they do without nanodoc, which calls none of them, and nothing is reported that only
-nanodoc made."""
+"""A script on several ranks that replaces functions of torch's by ones that draw random numbers:
+the ranks train as they do without nanodoc, which calls none of them, and nothing is reported that
+only nanodoc made."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,9 +48,9 @@ dist.destroy_process_group()
 """
 
 
-def launch(folder: Path, named: str, *command: str) -> None:
+def launch(folder: Path, named: str, *command: str, ranks: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "NAMED": named}
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     done = subprocess.run(
         [sys.executable, *launcher, *command, "train.py"],
         cwd=folder,
@@ -62,12 +63,13 @@ def launch(folder: Path, named: str, *command: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_both_ranks_train_as_they_do_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ranks_train_as_they_do_alone(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
-    launch(tmp_path, "bare")
+    launch(tmp_path, "bare", ranks=ranks)
     shown = ("--output-format", "json", "--output", "report.json")
-    launch(tmp_path, "watched", "-m", "nanodoc", "run", *shown)
-    for rank in range(2):
+    launch(tmp_path, "watched", "-m", "nanodoc", "run", *shown, ranks=ranks)
+    for rank in range(ranks):
         bare, watched = (torch.load(tmp_path / f"{n}-{rank}.pt") for n in ("bare", "watched"))
         assert all(torch.equal(one, other) for one, other in zip(bare, watched, strict=True))
         assert (tmp_path / f"watched-calls-{rank}").read_text() == ""
