@@ -41,14 +41,16 @@ from dataclasses import replace
 from nanodoc.diagnosis.claim import Claim, Scope, Specificity, Stage, confidence
 from nanodoc.diagnosis.finding import Culprit
 from nanodoc.diagnosis.rule import Rule, Threshold, rule
+from nanodoc.facts.course import is_weighed
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.loop import DISCARDED, NEVER_STEPPED, ParameterStats, RoundingFacts
-from nanodoc.facts.rates import has_goal
+from nanodoc.facts.rates import LONG_ENOUGH, has_goal
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count
 from nanodoc.rules.learning.claims import (
     SHORTEST,
     Standing,
+    calls_of,
     learning_claim,
 )
 from nanodoc.rules.learning.units import shown_names
@@ -144,8 +146,13 @@ def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     the loss of a policy, or those of several optimizers, need not fall."""
     stats = evidence.stats
     assert stats is not None
-    for seen in stats.creeping if not has_goal(evidence) else ():
-        if not seen.adaptive:  # the gradients may be small
+    calls = calls_of(evidence)
+    several = len(evidence.optimizer_sites) > 1
+    if calls is None or has_goal(evidence) or not (several or is_weighed(calls)):
+        return
+    for seen in stats.creeping:
+        # else the gradients may be small, or the run be the beginning of a longer one
+        if not seen.adaptive or seen.steps < LONG_ENOUGH:
             continue
         yield learning_claim(
             rule,
