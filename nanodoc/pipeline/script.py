@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -275,7 +276,11 @@ class ScriptRun:
             build_facts=facts,
             **engine_options(config, folder),
         )
-        self._outside.asides.inputs.of_model(recipe.model, lambda: not engine.computes_otherwise())
+        # not held: what an engine holds must be gone when the next training is looked for
+        held = weakref.ref(engine)
+        self._outside.asides.inputs.of_model(
+            recipe.model, lambda: (own := held()) is not None and not own.computes_otherwise()
+        )
         if self._sought is not None and self._sought.training == len(self._earlier_reports):
             engine.sought = self._sought
         return engine
