@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -42,32 +43,46 @@ def uncollated(
         seed_all(number)
         samples.append(copy.deepcopy(dataset[number]))
     try:
-        given = [dict(_values(sample)) for sample in samples]
         whole = _made(collate, samples)
         if not _same(whole, _made(collate, samples)):
             return None
-        read: list[int] = []
-        unread: list[int] = []
-        for number in range(count):
-            if time.monotonic() > until:
-                return None
-            # another sample of the same batch, since others may not fit to it
-            other = next((i for i in range(count) if not _same(given[i], given[number])), None)
-            if other is None:
-                return None
-            exchanged = [*samples[:number], samples[other], *samples[number + 1 :]]
-            same_batch = _same(whole, _made(collate, exchanged))
-            (unread if same_batch else read).append(number)
+        read = _read(collate, samples, whole, until)
+        if read is None:
+            return None
+        # in another order, samples that are chosen by what they are lie at other places
+        moved = random.Random(0).sample(samples, count)
+        if _read(collate, moved, _made(collate, moved), until) != read:
+            return None
     except _Unknown:
         return None
-    if not read or len(unread) < _UNREAD * count:
-        return None
+    unread = next(number for number in range(count) if number not in read)
     path = next((p for p, part in whole.items() if isinstance(part, torch.Tensor)), None)
     line = None
     if path is not None:
         with contextlib.suppress(Exception):  # functions and objects of any kind
             line = line_of_part(collate, keys_of(f"batch{path}"))
-    return UncollatedFacts(read=len(read), of=count, unread=unread[0], line=line)
+    return UncollatedFacts(read=len(read), of=count, unread=unread, line=line)
+
+
+def _read(
+    collate: Callable[[list[Any]], Any], samples: list[Any], whole: dict[str, Any], until: float
+) -> set[int] | None:
+    """The places of the samples that come into the batch `whole`; None where that is not known, or
+    where they are most of them."""
+    given, count = [dict(_values(sample)) for sample in samples], len(samples)
+    read: set[int] = set()
+    for number in range(count):
+        # another sample of the same batch, since others may not fit to it
+        other = next((i for i in range(count) if not _same(given[i], given[number])), None)
+        if other is None or time.monotonic() > until:
+            return None
+        if not _same(whole, _made(collate, _exchanged(samples, number, samples[other]))):
+            read.add(number)
+    return read if 0 < len(read) <= (1 - _UNREAD) * count else None
+
+
+def _exchanged(samples: list[Any], number: int, other: Any) -> list[Any]:
+    return [*samples[:number], other, *samples[number + 1 :]]
 
 
 def _made(collate: Callable[[list[Any]], Any], samples: list[Any]) -> dict[str, Any]:

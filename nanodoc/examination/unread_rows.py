@@ -61,7 +61,10 @@ def _takes_few(one: CallFacts) -> bool:
 def _read_elsewhere(calls: StepCalls, taken: CallFacts, reaching: Container[int]) -> bool:
     """Some call takes other rows of the data that the first layers are given, for other samples to
     learn from: the features of neighbours."""
-    first = [calls.calls[i] for i in calls.behind(taken)[0] if _is_first(calls.calls[i])]
+    behind = [calls.calls[i] for i in calls.behind(taken)[0]]
+    if any(map(_gathers, behind)):
+        return True
+    first = [one for one in behind if _is_first(one)]
     known = {_identity(a) for one in first for a in one.arguments if not a.requires_grad}
     return any(
         _identity(argument) in known
@@ -69,6 +72,16 @@ def _read_elsewhere(calls: StepCalls, taken: CallFacts, reaching: Container[int]
         if one.index in reaching and _mixes_rows(one)
         for argument in one.arguments
     )
+
+
+def _gathers(one: CallFacts) -> bool:
+    """A product with a square matrix of as many rows as there are samples, which is given: the
+    edges of a graph."""
+    if one.name not in ("mm", "matmul", "sparse_mm", "spmm", "bmm") or len(one.arguments) < 2:
+        return False
+    matrix, rows = one.arguments[:2]
+    square = len(matrix.shape) >= 2 and matrix.shape[-1] == matrix.shape[-2]
+    return square and not matrix.requires_grad and matrix.shape[-1:] == rows.shape[-2:-1]
 
 
 def _mixes_rows(one: CallFacts) -> bool:

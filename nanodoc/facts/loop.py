@@ -168,6 +168,8 @@ class ParameterStats:
     """Median over the steps."""
     ratio: float | None = None
     """|Δw|/|w| of one step, the median of the steps that were sampled."""
+    fastest: float | None = None
+    """The largest of these."""
     moved: float | None = None
     """How far it has moved since step 0, relative to its norm then (to 1 where that was zero); None
     where it isn't known."""

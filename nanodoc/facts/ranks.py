@@ -135,6 +135,9 @@ class RankStep:
     step: int
     rates: tuple[float, ...]
     """The learning rates of all groups of its optimizers."""
+    collectives: int | None
+    """How many were entered in the step before its optimizer stepped; None where that is not
+    known."""
     begin: tuple[int, ...]
     """Of the weights, before the step."""
     backward: tuple[int, ...]
@@ -158,7 +161,7 @@ class RankCourse:
     wrapped: tuple[bool, ...] = ()
     """Of each: a DistributedDataParallel over all ranks keeps it the same."""
     kept_apart: bool = False
-    """A communication hook lets the ranks step by themselves, and averages now and then."""
+    """A communication hook, or `no_sync()`, lets the ranks step by themselves."""
     cast_at: SourceSpan | None = None
     """The line that last changed the dtype of the first parameter."""
     clipped_at: SourceSpan | None = None

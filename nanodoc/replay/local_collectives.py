@@ -255,6 +255,22 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
     return kept, bool(wrappers) or sharded
 
 
+def collectives_entered() -> int | None:
+    """How many this rank has entered, in all its process groups; None where a backend does not
+    count."""
+    try:
+        groups: list[Any] = list(dist.distributed_c10d._world.pg_map)
+        return sum(int(group._get_sequence_number_for_group()) for group in groups)
+    except (RuntimeError, AttributeError, TypeError):
+        return None
+
+
+def syncs(model: torch.nn.Module) -> bool:
+    """No DistributedDataParallel of it is inside of `no_sync()`."""
+    wrappers = (m for m in model.modules() if isinstance(m, DistributedDataParallel))
+    return all(wrapper.require_backward_grad_sync for wrapper in wrappers)
+
+
 _KEEPING_APART = ("post_localSGD_hook",)
 """torch's communication hooks under which ranks step by themselves for a while."""
 
@@ -335,11 +351,13 @@ def fingerprints(
 
 def batch_digests(checkpoints: WeightHistory) -> tuple[tuple[int, str], ...]:
     """(step, digest) of the batches of the last steps that are kept; those of more than 16 MiB, and
-    of tensors that are not plain, are left out."""
+    of tensors that are not plain, are left out. So is a list of numbers alone, which may be a
+    weight that the step goes over."""
     found = []
     for past in list(checkpoints.past)[-_STEPS:]:
         leaves = [tensor for _, tensor in tensor_leaves(past.batches)]
         plain = bool(leaves) and all(map(is_plain, leaves))
+        plain = plain and any(t.dim() > 1 or not t.is_floating_point() for t in leaves)
         if (
             plain
             and sum(t.numel() * t.element_size() for t in leaves) <= _LARGEST_BATCH

@@ -43,6 +43,7 @@ _UNLIKE = 0.02
 variances / variance)²: what must lie between the two, as given."""
 _TIMES_CHANCE = 6.0  # what lies between two halves of the samples of one of them
 _ALIKE = 0.3  # of the distance as given, where one of them is turned
+_DRIFTED = 0.5  # of the distance as given, with the other sign
 _MANY = 16  # positions
 _ALIKE_OF_FEW = 0.1  # a change of a few features may look like a turn
 
@@ -197,7 +198,8 @@ class GivenInputs:
     def _note(
         self, key: tuple[str, int], given: torch.Tensor, *, trained: bool, asks: bool
     ) -> None:
-        if given.is_complex() or (given.itemsize == 1 and given.is_floating_point()):
+        # where padding stands says nothing of ids
+        if not given.is_floating_point() or given.itemsize == 1:
             return
         if trained and given.dim() > 1:
             self._dims.setdefault(key, given.dim())
@@ -254,9 +256,11 @@ def _compared(key: tuple[str, int], trained: _Profile, aside: _Profile) -> Turne
     as_given = own.apart(other)
     if not as_given > max(_UNLIKE, _TIMES_CHANCE * chance):
         return None
-    turned = [(own.apart(other.turned(turn, sign)), how) for how, turn, sign in _turns(shape, axes)]
-    least, how = min(turned)
+    turned = [(own.apart(other.turned(turn)), how) for how, turn in _turns(shape, axes)]
+    least, how = min(turned, default=(as_given, ""))
     alike = _ALIKE if math.prod(shape) >= _MANY else _ALIKE_OF_FEW
+    if own.apart(other.negated()) < _DRIFTED * as_given:
+        return None  # what has drifted from one side of zero to the other looks turned, too
     if not least < max(alike * as_given, chance):
         return None
     return TurnedFacts(
@@ -298,10 +302,17 @@ class _Compared:
     first: _Moments
     second: _Moments
 
-    def turned(self, turn: _Turn, sign: float) -> _Compared:
+    def turned(self, turn: _Turn) -> _Compared:
         """Of samples that are turned."""
-        halves = [(sign * turn(mean), turn(square)) for mean, square in (self.first, self.second)]
-        return _Compared(*halves)
+        return _Compared(*((turn(mean), turn(square)) for mean, square in self._halves))
+
+    def negated(self) -> _Compared:
+        """Of samples with the other sign."""
+        return _Compared(*((-mean, square) for mean, square in self._halves))
+
+    @property
+    def _halves(self) -> tuple[_Moments, _Moments]:
+        return self.first, self.second
 
     def apart(self, other: _Compared) -> float:
         """As `_UNLIKE` says."""
@@ -353,16 +364,15 @@ def _variance(moments: _Moments) -> torch.Tensor:
     return (square - mean.square()).clamp(min=0)
 
 
-def _turns(shape: _Shape, axes: Sequence[int]) -> Iterator[tuple[str, _Turn, float]]:
-    """(in words, how positions move, the sign of the values); `axes` are those of a sample."""
+def _turns(shape: _Shape, axes: Sequence[int]) -> Iterator[tuple[str, _Turn]]:
+    """(in words, how positions move); `axes` are those of a sample."""
     for at, size in enumerate(shape):
         if size > 1:
-            yield f"flipped along axis {axes[at] + 1}", _Flip(at), 1.0
+            yield f"flipped along axis {axes[at] + 1}", _Flip(at)
         for second in range(at + 1, len(shape)):
             if size == shape[second] > 1:
                 words = f"transposed (axes {axes[at] + 1} and {axes[second] + 1} exchanged)"
-                yield words, _Exchange(at, second), 1.0
-    yield "turned in sign", _as_it_is, -1.0
+                yield words, _Exchange(at, second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +390,3 @@ class _Exchange:
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         return values.transpose(self.one, self.other)
-
-
-def _as_it_is(values: torch.Tensor) -> torch.Tensor:
-    return values

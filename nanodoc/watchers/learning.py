@@ -356,14 +356,18 @@ class LearningWatch(Watch):
     def _stopped(self, stats: RunStatistics) -> tuple[StoppedFacts, ...]:
         if not self._norms:
             return ()
-        _, vitals = self._norms[-1]
-        norms = dict(zip(vitals.names, vitals.norms, strict=True))
+        early, norms = (
+            dict(zip(vitals.names, vitals.norms, strict=True))
+            for _, vitals in (self._norms[0], self._norms[-1])
+        )
+        moved = {one.name: one.moved for one in stats.parameters}
         model, optimizers = self._recipe.model, self._recipe.optimizers
         last: dict[int, int] = {id(optimizer): len(stats.rates) - 1 for optimizer in optimizers}
         if self._runner.observing:
             last = self._loop_protocol.last_stepped
-        since = self._ledger.still_since()
-        return stopped(since, norms, last, model, optimizers, stats.rates)
+        # the first values may be put back on purpose, batch by batch
+        since = {name: step for name, step in self._ledger.still_since().items() if moved.get(name)}
+        return stopped(since, norms, early, last, model, optimizers, stats.rates)
 
     def _files(self) -> Iterator[str]:
         """Those of the training's script and of the recipe's functions."""

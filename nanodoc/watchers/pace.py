@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -14,9 +15,14 @@ from nanodoc.replay.optimizers import is_adaptive, rate_of
 _SLOW = 5e-5
 """Of its size in a step, the weight that moves farthest. In 55 trainings that go well it moves by
 1e-3 and more. Fine-tuning moves weights less, but those were loaded."""
+_SLOW_NUMBER = 5e-6
+"""The same of optimizers that hold single numbers alone: temperatures move slowly on purpose."""
+_SETTLED = 4.0  # times that, in one step
+_TABLES = "Embedding"
 _SHORTEST = 40  # steps
 _SHARE = 0.5  # of the run
 _FEWEST = 10  # steps
+_STRONG = 0.05  # of the norm of the first gradients
 _FELT = 0.01  # of the highest rate: below is the end of a schedule
 _STEADY = 1.5  # times the median rate: what rises is a warm-up
 
@@ -41,13 +47,19 @@ def creeping(
         own = [names[id(p)] for p in held if id(p) in names]
         felt = [one for name in own if (one := stats.get(name)) is not None and one.grad_norm]
         # biases begin at zero, where any update is large
-        weights = [one for one in felt if len(one.shape) > 1] or felt
+        weights = [one for one in felt if len(one.shape) > 1]
+        slow = _SLOW if weights else _SLOW_NUMBER
+        weights = weights or felt
         given = [rate_of(group) or 0.0 for group in optimizer.param_groups]
         if not weights or any(name in build.loaded for name in own) or max(given) == 0:
             continue
+        if all(one.module_type.startswith(_TABLES) for one in weights):
+            continue  # a row of a table is seldom asked
         farthest = max(weights, key=lambda one: one.moved or 0.0)
         known = all(one.moved is not None for one in weights)
-        if known and farthest.moved and farthest.moved < _SLOW * steps:
+        # what has settled moved faster before
+        settled = any((one.fastest or 0.0) > _SETTLED * slow for one in weights)
+        if known and not settled and farthest.moved and farthest.moved < slow * steps:
             found.append(
                 CreepingFacts(
                     optimizer=position,
@@ -64,14 +76,15 @@ def creeping(
 def stopped(
     since: Mapping[str, int],
     norms: Mapping[str, float],
+    early: Mapping[str, float],
     stepped: Mapping[int, int],
     model: torch.nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     rates: Sequence[tuple[float, ...]],
 ) -> tuple[StoppedFacts, ...]:
-    """`since` says from which step on a parameter has stayed as it is. `norms` are the norms of the
-    gradients of a late step. `stepped` says in which step each optimizer (by identity) was seen to
-    step last. `rates` are those of all steps."""
+    """`since` says from which step on a parameter has stayed as it is. `early` and `norms` are the
+    norms of the gradients of the first step and of a late one. `stepped` says in which step each
+    optimizer (by identity) was seen to step last. `rates` are those of all steps."""
     names = {id(p): name for name, p in model.named_parameters()}
     found = []
     until, given = len(rates) - 1, [max(step, default=0.0) for step in rates]
@@ -81,6 +94,8 @@ def stopped(
         felt = [name for name in own if norms.get(name, 0.0) > 0]
         if not felt or not all(name in since for name in own):
             continue
+        if _whole(norms, felt) < _STRONG * _whole(early, felt):
+            continue  # it has converged: the steps are smaller than the weights' last digit
         begin = max(since[name] for name in own)
         lowest = min(given[begin:], default=0.0)
         long = until - begin >= max(_FEWEST, _SHARE * until)
@@ -97,3 +112,7 @@ def stopped(
                 )
             )
     return tuple(found)
+
+
+def _whole(norms: Mapping[str, float], names: Sequence[str]) -> float:
+    return math.hypot(*(norms.get(name, 0.0) for name in names))

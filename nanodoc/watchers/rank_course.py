@@ -14,7 +14,13 @@ from nanodoc.instrument.taps import AFTER_STEP, BACKWARD, BEFORE_STEP, CLIP_BY_N
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
-from nanodoc.replay.local_collectives import held_alike, keeps_apart, several_ranks
+from nanodoc.replay.local_collectives import (
+    collectives_entered,
+    held_alike,
+    keeps_apart,
+    several_ranks,
+    syncs,
+)
 from nanodoc.replay.optimizers import rate_of
 from nanodoc.replay.step_state import StepState
 from nanodoc.tensors.plain import is_plain, is_sharded, without_values
@@ -59,7 +65,14 @@ class RankCourseWatch(Watch):
         self._used: _Digests = {}
         self._stepped: _Digests = {}
         self._rates: tuple[float, ...] = ()
-        self._rows: list[tuple[int, tuple[float, ...], dict[str, _Digests]]] = []
+        self._entered: int | None = None
+        self._in_step: int | None = None
+        """Collectives: all before the step, and those between there and the optimizer's step."""
+        self._synced = True
+        """The last backward pass was outside of no_sync()."""
+        self._apart = False
+        """An optimizer has stepped behind one that was inside."""
+        self._rows: list[tuple[int, tuple[float, ...], int | None, dict[str, _Digests]]] = []
         self._clipped: Place | None = None
 
     @contextlib.contextmanager
@@ -86,6 +99,7 @@ class RankCourseWatch(Watch):
             self._step = start.step
             self._backward, self._used, self._stepped = {}, {}, {}
             self._begin = self._digests(self._named)
+            self._entered = collectives_entered()
         return 0.0
 
     def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
@@ -98,12 +112,13 @@ class RankCourseWatch(Watch):
                 "stepped": self._stepped,
                 "end": self._digests(self._named),
             }
-            self._rows.append((start.step, self._rates, parts))
+            self._rows.append((start.step, self._rates, self._in_step, parts))
 
     def _differentiating(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
             found = original(*args, **kwargs)
             if self._due and current_autograd_node() is None:
+                self._synced = syncs(self._model)
                 self._backward = self._digests(_gradients(self._named))
             return found
 
@@ -127,6 +142,9 @@ class RankCourseWatch(Watch):
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._due:
             self._used |= self._digests(_gradients(self._held_by(optimizer)))
+            self._apart = self._apart or not self._synced
+            now, before = collectives_entered(), self._entered
+            self._in_step = now - before if now is not None and before is not None else None
             rates = [rate_of(group) for o in self._optimizers for group in o.param_groups]
             self._rates = tuple(rate for rate in rates if rate is not None)
 
@@ -156,9 +174,10 @@ class RankCourseWatch(Watch):
             RankStep(
                 step=step,
                 rates=rates,
+                collectives=entered,
                 **{part: _numbers(names, found) for part, found in parts.items()},
             )
-            for step, rates, parts in self._rows
+            for step, rates, entered, parts in self._rows
         )
         first = next(iter(names), None)
         return {
@@ -166,7 +185,7 @@ class RankCourseWatch(Watch):
                 names=names,
                 steps=steps,
                 wrapped=tuple(name in self._wrapped for name in names),
-                kept_apart=keeps_apart(self._model),
+                kept_apart=self._apart or keeps_apart(self._model),
                 cast_at=self._build.cast_at(first) if first is not None else None,
                 clipped_at=resolved(self._clipped),
             )

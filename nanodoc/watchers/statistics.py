@@ -109,6 +109,7 @@ def _parameters(
                 grad_max=gradient.absmax if gradient else None,
                 grad_norm=statistics.median(norms[name]) if name in norms else None,
                 ratio=statistics.median(ratios) if ratios else None,
+                fastest=max(ratios, default=None),
                 moved=_moved(weights, old, put_back=bool(ratios) and min(ratios) > 0),
                 identical_rows=alike,
                 began_alike=began_alike,

@@ -57,6 +57,20 @@ def shuffled(samples: list[Any]) -> Any:
     return ids[torch.randperm(len(ids))]
 
 
+def one_of_each_label(samples: list[Any]) -> Any:
+    """Chosen by what they are."""
+    return torch.stack(
+        [
+            torch.tensor(next(s for s in samples if s["label"] == label)["ids"][:4])
+            for label in range(3)
+        ]
+    )
+
+
+def the_longest(samples: list[Any]) -> Any:
+    return [s["ids"] for s in sorted(samples, key=lambda s: -len(s["ids"]))[:4]]
+
+
 class Box:
     def __init__(self, samples: list[Any]) -> None:
         self.samples = samples
@@ -72,6 +86,8 @@ class Box:
         (summed, None),
         (labels_of_few, None),
         (shuffled, None),
+        (one_of_each_label, None),
+        (the_longest, None),
         (Box, None),  # what it holds can't be compared
         (default_collate, None),
     ],

@@ -2,8 +2,9 @@
 What each network of a script is given while it is trained, and what while it is only asked: in a
 validation between the steps or after them, or by an agent that acts. For each position of a sample,
 the mean and the deviation over many samples are compared. Reported if the two differ clearly, and
-are alike once one of them is mirrored along an axis, transposed, or turned in sign. Inputs that
-look the same both ways, as where the training turns half of its images at random, are left alone.
+are alike once one of them is mirrored along an axis or transposed. Inputs that look the same both
+ways, as where the training turns half of its images at random, are left alone. So are ids, and
+inputs that are alike with the other sign, as where a trend has turned.
 
 ## Why it matters
 The network learns inputs that it never meets in use. The training loss falls as it should.
@@ -38,7 +39,6 @@ from nanodoc.vocabulary.calls import TURNING
 _MAY_TURN = {
     "flipped": ("flip", "fliplr", "flipud"),
     "transposed": TURNING,
-    "turned": ("neg", "rsub", "mul"),
 }
 _SURE = 10.0  # times the distance of two halves of the same samples
 

@@ -1,8 +1,9 @@
 """## What it checks
 The last step is run once more with the model in eval mode, and a call in one of its modules still
 drops values at random, with one chance for all of them: `F.dropout`, attention with a `dropout_p`,
-or `bernoulli_` by hand. Calls of `F.dropout` that pass `training=True` explicitly are taken as
-intended, and so are noise and draws whose chances the model computes.
+or `bernoulli_` by hand. The last is only information, since it may be a part of the task. Calls of
+`F.dropout` that pass `training=True` explicitly are taken as intended, and so are noise and draws
+whose chances the model computes.
 
 ## Why it matters
 A function does not know the model's mode: without `training=self.training` it also drops in
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nanodoc.diagnosis.claim import Claim
 from nanodoc.diagnosis.rule import Rule, rule
@@ -30,7 +32,7 @@ from nanodoc.facts.calls import CallFacts
 from nanodoc.facts.evidence import Evidence
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import WIRED, at_call, learning_claim
-from nanodoc.vocabulary.calls import DROPOUTS
+from nanodoc.vocabulary.calls import ATTENTION, DROPOUTS
 
 _ELSE = {"scaled_dot_product_attention": "dropout_p=p if self.training else 0.0"}
 _GATE = "draw only if self.training"
@@ -49,7 +51,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         call = inspection.calls.calls[index] if inspection is not None else None
         if call is None or _is_meant(call):
             continue
-        yield learning_claim(
+        claim = learning_claim(
             rule,
             location_key(call.site) or ("dropout", call.index),
             title=f"{call.name} drops values in eval mode too",
@@ -62,6 +64,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fix="training=self.training" if call.name in DROPOUTS else _ELSE.get(call.name, _GATE),
             standing=WIRED,
         )
+        # what is drawn by hand may be a part of the task
+        info = call.name not in (*DROPOUTS, *ATTENTION)
+        yield replace(claim, finding=replace(claim.finding, severity="info")) if info else claim
         return
 
 

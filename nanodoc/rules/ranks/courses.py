@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanodoc.facts.ranks import RankCourse, RankOutcome, RankStep
 
@@ -35,6 +35,8 @@ class Parting:
     """Those that differ from most; the last one where no two are the same."""
     rates: tuple[float, ...] = ()
     """The first rate of each rank."""
+    idle: bool = False
+    """No rank entered a collective in the step."""
 
 
 _Rows = list[tuple[int, list[RankStep]]]
@@ -57,7 +59,9 @@ def parting(ranks: Sequence[RankOutcome]) -> Parting | None:
     reduced = [i for i in range(len(names)) if _is_reduced(rows, i)]
     apart = [i for i in reduced if started[i] is False]
     # shards begin apart, too, and get gradients of their own
-    if apart and all(_alike([one.used[i] for one in row]) for _, row in rows for i in apart):
+    stay = [i for i in apart if all(_alike([o.used[i] for o in row]) for _, row in rows)]
+    stay = [i for i in stay if not any(_alike([o.end[i] for o in row]) for _, row in rows)]
+    if apart and stay == apart:
         held = [one.end for one in rows[0][1]]
         return _told(STARTED, 0, names, apart, len(reduced), held, numbers)
     meant = sorted({*wrapped, *(i for i in reduced if started[i])})
@@ -95,7 +99,8 @@ def _at(
             continue
         kind = _kind(part, row, apart, meant)
         rates = tuple(one.rates[0] if one.rates else 0.0 for one in row)
-        return _told(kind, step, names, apart, len(meant), held, numbers, rates)
+        told = _told(kind, step, names, apart, len(meant), held, numbers, rates)
+        return replace(told, idle=all(one.collectives == 0 for one in row))
     return None
 
 
@@ -123,7 +128,7 @@ def _told(
     first = [values[apart[0]] for values in held]
     usual, times = Counter(first).most_common(1)[0]
     odd = [n for n, value in zip(numbers, first, strict=True) if value != usual]
-    if times == 1:
+    if times == 1 or not odd:
         odd = numbers[-1:]
     return Parting(kind, step, tuple(names[i] for i in apart), of, tuple(odd), rates)
 
@@ -143,6 +148,8 @@ def _is_reduced(rows: _Rows, i: int) -> bool:
     """Every rank had the same gradient of a parameter, when backward had ended or when it was
     clipped or used, in the first step that was looked at; and had one."""
     row = rows[0][1]
+    if any(one.collectives == 0 for one in row):
+        return False  # of the same batch, without any reduction
     return any(
         _alike([getattr(one, part)[i] for one in row]) and getattr(row[0], part)[i] != 0
         for part in ("backward", "used")

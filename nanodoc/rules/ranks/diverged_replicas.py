@@ -151,10 +151,13 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
     wrapped = all(rank.course is None or all(rank.course.wrapped) for rank in evidence.ranks)
     words = _unreduced(cast, wrapped=wrapped) if found.kind == UNREDUCED else _words(found)
     site = {UNREDUCED: cast, CHANGED: clipped}.get(found.kind) or built
+    # without a wrapper, a phase of local steps may be meant
+    local = found.kind == UNREDUCED and found.idle and not any(r.wrapped for r in evidence.ranks)
     return Claim(
         root=("replicas",),
         specificity=Specificity.EXACT,
         finding=rule.finding(
+            severity="info" if local else rule.severity,
             confidence=confidence(0.85, 0.4),
             title=words[0],
             explanation=f"First seen in step {found.step}, of {found.names[0]}{more} "
