@@ -41,6 +41,16 @@ for step in range(110):
         optimizer.step()
         optimizer.zero_grad()
 """
+CONVERGED = """
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+y = x.sum(1, keepdim=True) + 0.01 * torch.randn(512, 1)
+for step in range(600):
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
 IN_STAGES = """
 critic = nn.Linear(4, 1)
 second = torch.optim.Adam(critic.parameters(), lr=3e-3)
@@ -67,6 +77,7 @@ for step in range(120):
         (PUT_BACK.format(from_step=80), False),  # too short to say
         (ACCUMULATED, False),
         (IN_STAGES, False),
+        (CONVERGED, False),  # the steps are smaller than the last digit of the weights
     ],
 )
 def test_steps_that_change_nothing_any_more(tmp_path: Path, steps: str, *, told: bool) -> None:

@@ -131,6 +131,22 @@ def test_how_ranks_part(tmp_path: Path, name: str) -> None:
         WRAP + loop(),
         WRAP + HOOKED + loop(),
         loop(BY_HAND + "\n    nn.utils.clip_grad_norm_(model.parameters(), 0.1)"),
+        # members of a sweep: one seed, one batch, and other settings from some step on
+        "x, y = x[:, :4] * 0 + x[0, :4], y[:, :4] * 0 + y[0, :4]\ndist.broadcast(x, 0)\n"
+        "dist.broadcast(y, 0)\n"
+        + loop(after="optimizer.param_groups[0]['lr'] *= 1 + RANK * (step == 6)"),
+        # local steps with averages of the weights now and then
+        WRAP
+        + LOOP.format(
+            kind="SGD",
+            before="""optimizer.zero_grad()
+    with model.no_sync():
+        F.cross_entropy(model(x[step]), y[step]).backward()""",
+            after="""if step % 5 == 4:
+        for p in model.parameters():
+            dist.all_reduce(p.data)
+            p.data /= 2""",
+        ),
         # each rank has a head of its own, which nothing is meant to keep alike
         "shared = model[0]\nmodel[3] = nn.Linear(32, 4 + 0 * RANK)\n"
         "with torch.no_grad():\n    model[3].weight.add_(RANK)\n"
@@ -138,7 +154,20 @@ def test_how_ranks_part(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_ranks_that_stay_alike_or_need_not(tmp_path: Path, steps: str) -> None:
-    assert found(tmp_path, steps) == []
+    told = found(tmp_path, steps)
+    assert [one for one in told if one["severity"] != "info"] == []
+    assert not told or "dist.broadcast(x, 0)" in steps
+
+
+def test_a_phase_of_local_steps_may_be_meant(tmp_path: Path) -> None:
+    (one,) = found(
+        tmp_path,
+        loop("""for p in model.parameters() if step < 8 else ():
+        dist.all_reduce(p.grad)
+        p.grad /= 2"""),
+    )
+    assert one["severity"] == "info"
+    assert "no longer reduced" in one["title"]
 
 
 FROZEN = (

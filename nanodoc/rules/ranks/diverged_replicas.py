@@ -85,6 +85,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if found is not None:
         yield _parted(rule, evidence, found)
         return
+    if any(rank.course is not None and rank.course.kept_apart for rank in ranks):
+        return
     if (
         len(ranks) < 2
         or not all(rank.fingerprints for rank in ranks)
