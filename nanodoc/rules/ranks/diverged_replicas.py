@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nanodoc.diagnosis.claim import Claim, Specificity, confidence
 from nanodoc.diagnosis.finding import Culprit, Fix
 from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.evidence import Evidence
-from nanodoc.facts.ranks import spans_of
+from nanodoc.facts.ranks import RankOutcome, spans_of
 from nanodoc.facts.source import SourceSpan
 from nanodoc.rules.base import count
 from nanodoc.rules.ranks.courses import (
@@ -85,13 +85,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     if found is not None:
         yield _parted(rule, evidence, found)
         return
-    if any(rank.course is not None and rank.course.kept_apart for rank in ranks):
-        return
-    if (
-        len(ranks) < 2
-        or not all(rank.fingerprints for rank in ranks)
-        or len({rank.steps for rank in ranks}) > 1
-    ):
+    if not _are_known(ranks):
         return
     held = [dict(rank.fingerprints) for rank in ranks]
     # other parameters, or other shapes: other models
@@ -141,6 +135,13 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             fixes=(Fix(title=fix, confidence="likely" if wrapped else "maybe"),),
         ),
     )
+
+
+def _are_known(ranks: Sequence[RankOutcome]) -> bool:
+    """What they hold at the end is, after as many steps, and nothing keeps them apart on purpose."""
+    apart = any(rank.course is not None and rank.course.kept_apart for rank in ranks)
+    known = len(ranks) > 1 and all(rank.fingerprints for rank in ranks)
+    return known and not apart and len({rank.steps for rank in ranks}) == 1
 
 
 def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
