@@ -138,7 +138,7 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
 
 
 def _are_known(ranks: Sequence[RankOutcome]) -> bool:
-    """What they hold at the end is, after as many steps, and nothing keeps them apart on purpose."""
+    """What they hold at the end is, after as many steps, and nothing keeps them apart."""
     apart = any(rank.course is not None and rank.course.kept_apart for rank in ranks)
     known = len(ranks) > 1 and all(rank.fingerprints for rank in ranks)
     return known and not apart and len({rank.steps for rank in ranks}) == 1
