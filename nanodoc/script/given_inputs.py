@@ -35,6 +35,8 @@ _FEWEST_POSITIONS = 3
 _MOST_SHAPES = 8
 _MOST_CALLS = 24  # in one stretch behind the loop
 _MOST_WINDOWS = 64  # of each kind
+_MOST_WAITING = 32  # calls of an agent in one iteration
+_MOST_TRAINED = 256  # calls in all
 _APART = 1.1  # times the iterations before, those before the next one that is listened to
 _ENOUGH = (64, 32)  # samples while it is trained, and while it is asked
 _FLOOR = 0.05  # of the deviation of all values: smaller ones count as this
@@ -132,7 +134,8 @@ class GivenInputs:
         outer = [(name, module) for name, module in modules if name.count(".") < 2]
         self._names = {id(m): (name, weakref.ref(m)) for name, m in outer[:_MOST_NETWORKS]}
         self._may_hook = may_hook
-        self._trained, self._aside, self._dims = {}, {}, {}
+        self._iterations = self._next = self._windows = self._behind = 0
+        self._dims = {}
 
     def begins(self) -> None:
         """An iteration of the training begins."""
@@ -209,6 +212,11 @@ class GivenInputs:
         rows = given if given.dim() == dims else given[None]
         positions = rows[0].numel()
         if not len(rows) or not _FEWEST_POSITIONS <= positions <= _MOST_POSITIONS:
+            return
+        known = self._trained.get(key)
+        if trained and known is not None and known.calls >= _MOST_TRAINED:
+            return
+        if self._inside and not trained and len(self._waiting) >= _MOST_WAITING:
             return
         size, rows = len(rows), rows[: max(1, _MOST_VALUES // positions)].float()
         own, caller = calling_places(3)
