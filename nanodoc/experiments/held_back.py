@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from nanodoc.experiments.trial import Say, StepTrials
-from nanodoc.facts.plateau import late_loss
+from nanodoc.facts.plateau import late_loss, nearly_always_lower
 from nanodoc.facts.rates import COMPARED, LONG_ENOUGH, far_lower
 from nanodoc.facts.source import SourceSpan
 from nanodoc.facts.trials import CLIPPING, RATE, WEIGHT_DECAY, HeldBackFacts
@@ -36,11 +36,13 @@ class HeldBack:
         self._trials = trials
         self._checkpoints = checkpoints
         self._say = say
+        self._creeping = False
 
     def facts(self, losses: Sequence[float], *, creeping: bool) -> HeldBackFacts | None:
         """The first thing without which the run's first steps end at a far lower loss. None where
         nothing does, or where they can't be run again. `creeping`: the weights hardly move, which
         shows in a short run, too."""
+        self._creeping = creeping
         found = self._checkpoints.stretch(COMPARED)
         if found is None or found[0].step:  # it is told of the first steps
             return None
@@ -131,7 +133,9 @@ class HeldBack:
         if course is None or not course.complete:
             return None
         late = late_loss(course.losses)
-        return late if far_lower(own, late) else None
+        # of weights that stay where they began, any way down shows on the same batches
+        lower = self._creeping and nearly_always_lower(own, course.losses)
+        return late if lower or far_lower(own, late) else None
 
 
 class _Clips:

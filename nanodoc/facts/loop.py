@@ -394,9 +394,9 @@ class CreepingFacts:
     optimizer: int
     """Its position among the optimizers."""
     parameter: str
-    """The one that moved farthest."""
+    """The one that moved farthest for its size."""
     moved: float
-    """How far, relative to its norm at step 0 (to 1 where that was zero)."""
+    """How far all of them moved, relative to their norm."""
     steps: int
     rate: float
     """The highest learning rate of its groups."""

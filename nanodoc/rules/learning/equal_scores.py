@@ -31,6 +31,8 @@ from nanodoc.diagnosis.rule import Rule, rule
 from nanodoc.facts.calls import CallFacts, StepCalls
 from nanodoc.facts.evidence import Evidence
 from nanodoc.facts.inspection import EqualFacts
+from nanodoc.facts.rates import is_creeping
+from nanodoc.facts.trials import RATE
 from nanodoc.rules.base import location_key
 from nanodoc.rules.learning.claims import SHORTEST, Standing, learning_claim
 from nanodoc.vocabulary.calls import ATTENTION, RECTIFIERS, SOFTMAXES
@@ -47,6 +49,9 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
     inspection = evidence.inspection
     if inspection is None or inspection.equal is None or len(evidence.losses) < SHORTEST:
         return
+    held = evidence.pattern.held_back if evidence.pattern is not None else None
+    if is_creeping(evidence) and held is not None and held.kind == RATE:
+        return  # the network is as it began, and a larger rate ends that
     found, calls = inspection.equal, inspection.calls
     loss = calls.calls[found.call]
     what = "samples" if found.axis == 0 else "classes" if found.axis == 1 else "positions"

@@ -10,10 +10,10 @@ that stochastic rounding or a compensated sum moves are not meant.
 For weights of any type, it warns where all values are bitwise the same as at step 0. It is
 critical where an optimizer's steps change nothing any more for half of the run or longer.
 
-It also warns where an optimizer that scales its gradients moves none of its weights by more than
-0.00005 of its size per step. Loaded weights and a rate that rises are left alone. So are trainings
-whose loss must fall: there larger rates are tried on the same steps (ND630). `--stats` prints the
-update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
+It also warns where an optimizer that scales its gradients moves its weights together by less than
+0.00005 of their size per step. Loaded weights and a rate that rises are left alone. So are
+trainings whose loss must fall: there larger rates are tried on the same steps (ND630). `--stats`
+prints the update ratio |Δw|/|w| of each parameter; healthy values lie between 1e-5 and 1e-1.
 
 ## Why it matters
 bfloat16 has 8 significant bits: a weight of 1.0 changes by 0.008 or not at all. Smaller updates are
@@ -159,11 +159,11 @@ def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             _ROOT,
             standing=Standing(scope=Scope.LAYERS),
             title=f"the learning rate of {seen.rate:.3g} is too low: the weights moved "
-            f"by at most {seen.moved:.1%} of their size in {seen.steps} steps",
-            explanation=f"{seen.parameter} moved farthest. This optimizer divides each gradient by "
+            f"by {seen.moved:.2g} of their size in {seen.steps} steps",
+            explanation="This optimizer divides each gradient by "
             "its usual size, so the learning rate alone says how far a step goes. None of its "
             f"weights was loaded. At this pace, {seen.steps / seen.moved:,.0f} steps would move "
-            "one of them by its own size.",
+            "them by their own size.",
             culprit=Culprit(
                 kind="optimizer",
                 parameter=seen.parameter,
@@ -174,7 +174,8 @@ def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             weight=confidence(0.6, 0.3),
             notes=[
                 ("learning rate", f"{seen.rate:.3g}"),
-                ("moved farthest", f"{seen.parameter}, by {seen.moved:.2%} of its size"),
+                ("moved", f"{seen.moved:.2g} of their size"),
+                ("farthest for its size", seen.parameter),
             ],
             fix="raise the learning rate",
         )
