@@ -183,10 +183,9 @@ class CourseLooks:
         if (tiny := tiny_inputs(past, self._recipe.model, evidence)) is not None:
             self._tell(far=tiny)
             return
-        held = HeldBack(self._trials, checkpoints, self._say).facts(
-            evidence.losses, creeping=is_creeping(evidence)
-        )
-        self._tell(held_back=held)
+        slow = is_creeping(evidence)
+        held = HeldBack(self._trials, checkpoints, self._say, creeping=slow)
+        self._tell(held_back=held.facts(evidence.losses))
 
 
 def _calls(evidence: Evidence) -> StepCalls:

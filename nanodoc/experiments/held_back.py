@@ -32,23 +32,24 @@ _HARMLESS = 0.1  # of the gradient norm: a clip that lets a tenth through is no 
 class HeldBack:
     """One run's trials with larger updates."""
 
-    def __init__(self, trials: StepTrials, checkpoints: WeightHistory, say: Say) -> None:
+    def __init__(
+        self, trials: StepTrials, checkpoints: WeightHistory, say: Say, *, creeping: bool
+    ) -> None:
+        """`creeping`: the weights hardly move, which shows in a short run, too."""
         self._trials = trials
         self._checkpoints = checkpoints
         self._say = say
-        self._creeping = False
-
-    def facts(self, losses: Sequence[float], *, creeping: bool) -> HeldBackFacts | None:
-        """The first thing without which the run's first steps end at a far lower loss. None where
-        nothing does, or where they can't be run again. `creeping`: the weights hardly move, which
-        shows in a short run, too."""
         self._creeping = creeping
+
+    def facts(self, losses: Sequence[float]) -> HeldBackFacts | None:
+        """The first thing without which the run's first steps end at a far lower loss. None where
+        nothing does, or where they can't be run again."""
         found = self._checkpoints.stretch(COMPARED)
         if found is None or found[0].step:  # it is told of the first steps
             return None
         start, steps = found
         own = losses[start.step : start.step + len(steps)]
-        if len(own) < LONG_ENOUGH and not creeping:
+        if len(own) < LONG_ENOUGH and not self._creeping:
             return self._faster(start, steps, own, _ENORMOUS)
         return (
             self._without_clipping(start, steps, own)

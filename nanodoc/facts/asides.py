@@ -81,12 +81,12 @@ class TurnedFacts:
     how: str
     """What makes the two alike."""
     apart: float
-    """Mean over the positions of |difference of the means| / deviation + |ln ratio of the
-    deviations|, as they are given."""
+    """Mean over the positions of (difference of the means / deviation)² and (difference of the
+    variances / variance)², as they are given."""
     turned_apart: float
     """The same with one of them turned."""
     chance: float
-    """The same between two halves of the samples of one of them, the larger of both."""
+    """The same of the differences between halves of the same samples."""
     samples: tuple[int, int]
     """While it is trained, and while it is asked."""
     trained_at: SourceSpan | None

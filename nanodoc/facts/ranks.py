@@ -138,6 +138,8 @@ class RankStep:
     collectives: int | None
     """How many were entered in the step before its optimizer stepped; None where that is not
     known."""
+    through: bool
+    """The step called a DistributedDataParallel."""
     begin: tuple[int, ...]
     """Of the weights, before the step."""
     backward: tuple[int, ...]

@@ -228,23 +228,12 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
     training sees to it). Those of a DistributedDataParallel over all ranks, without what it was
     told to leave out; shards that other ranks hold, too, as in hybrid sharding; where there is
     neither, all parameters, of which nobody knows what they are meant to be."""
-    wrappers = [
-        (path, module)
-        for path, module in model.named_modules()
-        if isinstance(module, DistributedDataParallel)
-    ]
+    wrappers = list(_wrappers(model))
     found: list[tuple[str, torch.nn.Parameter]] = []
-    for path, wrapper in wrappers:
+    for wrapper, named in wrappers:
         # its own way of reducing, such as averaging now and then
-        hooked = bool(getattr(wrapper, "_comm_hooks", None))
-        if dist.get_world_size(wrapper.process_group) == dist.get_world_size() and not hooked:
-            start = f"{path}.module." if path else "module."
-            left_out = set(wrapper.parameters_to_ignore)
-            found += [
-                (start + name, p)
-                for name, p in wrapper.module.named_parameters()
-                if name not in left_out
-            ]
+        if _is_over_all(wrapper) and not getattr(wrapper, "_comm_hooks", None):
+            found += named
     named = list(model.named_parameters())
     sharded = any(is_sharded(p) or type(p).__name__ == "FlatParameter" for _, p in named)
     if sharded and not wrappers:
@@ -253,6 +242,22 @@ def replicated(model: torch.nn.Module) -> tuple[list[tuple[str, torch.nn.Paramet
         found = named
     kept = [(name, p) for name, p in found if p.requires_grad and not without_values(p)]
     return kept, bool(wrappers) or sharded
+
+
+def _wrappers(
+    model: torch.nn.Module,
+) -> Iterator[tuple[DistributedDataParallel, list[tuple[str, torch.nn.Parameter]]]]:
+    """Each DistributedDataParallel with the parameters, by their names in `model`, that it was not
+    told to leave out."""
+    for path, module in model.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            start, left_out = f"{path}.module." if path else "module.", module.parameters_to_ignore
+            named = [(n, p) for n, p in module.module.named_parameters() if n not in left_out]
+            yield module, [(start + name, p) for name, p in named]
+
+
+def _is_over_all(wrapper: DistributedDataParallel) -> bool:
+    return dist.get_world_size(wrapper.process_group) == dist.get_world_size()
 
 
 def collectives_entered() -> int | None:
@@ -267,8 +272,7 @@ def collectives_entered() -> int | None:
 
 def syncs(model: torch.nn.Module) -> bool:
     """No DistributedDataParallel of it is inside of `no_sync()`."""
-    wrappers = (m for m in model.modules() if isinstance(m, DistributedDataParallel))
-    return all(wrapper.require_backward_grad_sync for wrapper in wrappers)
+    return all(wrapper.require_backward_grad_sync for wrapper, _ in _wrappers(model))
 
 
 _KEEPING_APART = ("post_localSGD_hook",)
@@ -277,32 +281,18 @@ _KEEPING_APART = ("post_localSGD_hook",)
 
 def held_alike(model: torch.nn.Module) -> set[str]:
     """The names of the parameters that a DistributedDataParallel over all ranks keeps the same."""
-    found: set[str] = set()
-    for path, wrapper in model.named_modules():
-        whole = isinstance(wrapper, DistributedDataParallel) and (
-            dist.get_world_size(wrapper.process_group) == dist.get_world_size()
-        )
-        if whole and isinstance(wrapper, DistributedDataParallel):
-            start = f"{path}.module." if path else "module."
-            named = wrapper.module.named_parameters()
-            left_out = set(wrapper.parameters_to_ignore)
-            found |= {start + name for name, _ in named if name not in left_out}
-    return found
+    held = (named for wrapper, named in _wrappers(model) if _is_over_all(wrapper))
+    return {name for named in held for name, _ in named}
 
 
 def reduced_parameters(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """Those that the only DistributedDataParallel of a model reduces, in its own order, with those
     that were frozen since it was made; none where that is not known. Without one, all that learn,
     as a wrapper of the user's may count them."""
-    wrappers = [
-        (path, m) for path, m in model.named_modules() if isinstance(m, DistributedDataParallel)
-    ]
+    wrappers = list(_wrappers(model))
     if len(wrappers) != 1:
         return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
-    path, wrapper = wrappers[0]
-    start = f"{path}.module." if path else "module."
-    left_out = set(wrapper.parameters_to_ignore)
-    whole = [(start + n, p) for n, p in wrapper.module.named_parameters() if n not in left_out]
+    wrapper, whole = wrappers[0]
     learning = [(name, p) for name, p in whole if p.requires_grad]
     count = wrapper._get_ddp_logging_data().get("num_parameter_tensors")
     return next((named for named in (learning, whole) if len(named) == count), [])
@@ -310,12 +300,7 @@ def reduced_parameters(model: torch.nn.Module) -> list[tuple[str, torch.nn.Param
 
 def keeps_apart(model: torch.nn.Module) -> bool:
     """A communication hook lets the ranks' weights differ on purpose."""
-    hooks = [
-        hook
-        for module in model.modules()
-        if isinstance(module, DistributedDataParallel)
-        for hook, _ in getattr(module, "_comm_hooks", ())
-    ]
+    hooks = [h for wrapper, _ in _wrappers(model) for h, _ in getattr(wrapper, "_comm_hooks", ())]
     return any(getattr(hook, "__name__", "") in _KEEPING_APART for hook in hooks)
 
 

@@ -71,8 +71,9 @@ class HalfLog:
         self._made: dict[int, tuple[int, int]] = {}
         self.ops: dict[int, HalfOp] = {}
         self.floats: list[int] = []
-        self.matmuls: list[int] = []
         """Matrix products and convolutions that ran in float32."""
+        self.matmuls: list[int] = []
+        """All of them."""
         self.regions: list[Region] = []
         self.left_out = 0
         """Ops too large, or not possible, to be run again."""

@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from nanodoc.facts.ranks import RankCourse, RankStep
-from nanodoc.instrument.taps import AFTER_STEP, BACKWARD, BEFORE_STEP, CLIP_BY_NORM, listening
+from nanodoc.instrument.taps import (
+    AFTER_STEP,
+    BACKWARD,
+    BEFORE_STEP,
+    CLIP_BY_NORM,
+    at,
+    listening,
+)
 from nanodoc.instrument.torch_private import DisableTorchFunction, current_autograd_node
 from nanodoc.measure.gradients import Vitals
 from nanodoc.recipe.build_facts import BuildFacts
@@ -68,11 +76,13 @@ class RankCourseWatch(Watch):
         self._entered: int | None = None
         self._in_step: int | None = None
         """Collectives: all before the step, and those between there and the optimizer's step."""
+        self._through = False
+        """The step has called a wrapper."""
         self._synced = True
         """The last backward pass was outside of no_sync()."""
         self._apart = False
         """An optimizer has stepped behind one that was inside."""
-        self._rows: list[tuple[int, tuple[float, ...], int | None, dict[str, _Digests]]] = []
+        self._rows: list[tuple[int, dict[str, Any], dict[str, _Digests]]] = []
         self._clipped: Place | None = None
 
     @contextlib.contextmanager
@@ -90,6 +100,7 @@ class RankCourseWatch(Watch):
             (BEFORE_STEP, self._stepping),
             (AFTER_STEP, self._has_stepped),
             (CLIP_BY_NORM, self._clipping),
+            (at(DistributedDataParallel, "forward"), self._forwarding),
         ):
             yield
 
@@ -99,7 +110,7 @@ class RankCourseWatch(Watch):
             self._step = start.step
             self._backward, self._used, self._stepped = {}, {}, {}
             self._begin = self._digests(self._named)
-            self._entered = collectives_entered()
+            self._entered, self._through = collectives_entered(), False
         return 0.0
 
     def after_step(self, start: StepState, vitals: Vitals, seconds: float) -> None:
@@ -112,7 +123,8 @@ class RankCourseWatch(Watch):
                 "stepped": self._stepped,
                 "end": self._digests(self._named),
             }
-            self._rows.append((start.step, self._rates, self._in_step, parts))
+            about = {"rates": self._rates, "collectives": self._in_step, "through": self._through}
+            self._rows.append((start.step, about, parts))
 
     def _differentiating(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(*args: Any, **kwargs: Any) -> Any:
@@ -123,6 +135,13 @@ class RankCourseWatch(Watch):
             return found
 
         return backward
+
+    def _forwarding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self._through = True
+            return original(*args, **kwargs)
+
+        return forward
 
     def _clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def clip(*args: Any, **kwargs: Any) -> Any:
@@ -170,20 +189,15 @@ class RankCourseWatch(Watch):
         if not self._rows:
             return {}
         names = tuple(self._named)
-        steps = tuple(
-            RankStep(
-                step=step,
-                rates=rates,
-                collectives=entered,
-                **{part: _numbers(names, found) for part, found in parts.items()},
-            )
-            for step, rates, entered, parts in self._rows
-        )
+        steps = []
+        for step, about, parts in self._rows:
+            told: dict[str, Any] = {part: _numbers(names, found) for part, found in parts.items()}
+            steps.append(RankStep(step=step, **about, **told))
         first = next(iter(names), None)
         return {
             "rank_course": RankCourse(
                 names=names,
-                steps=steps,
+                steps=tuple(steps),
                 wrapped=tuple(name in self._wrapped for name in names),
                 kept_apart=self._apart or keeps_apart(self._model),
                 cast_at=self._build.cast_at(first) if first is not None else None,

@@ -63,8 +63,8 @@ def check(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         title=f"{name} is trained on inputs that are {seen.how}, beside those it is asked with",
         explanation=f"Over {seen.samples[0]} samples of training "
         f"({_place(seen.trained_at)}) and {seen.samples[1]} others ({_place(seen.asked_at)}), the "
-        f"{shape} values of a sample differ by {seen.apart:.2g} deviations as they are, and by "
-        f"{seen.turned_apart:.2g} with one side {seen.how}. Chance explains {seen.chance:.2g}.",
+        f"{shape} values of a sample are {seen.apart:.2g} squared deviations apart as they are, "
+        f"and {seen.turned_apart:.2g} with one side {seen.how}. Chance explains {seen.chance:.2g}.",
         culprit=Culprit(kind="data", location=site),
         phase="data",
         weight=confidence(0.75, 0.5 if seen.apart > _SURE * seen.chance else 0.0),

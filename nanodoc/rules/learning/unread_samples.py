@@ -87,7 +87,7 @@ def _uncollated(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
         ),
         phase="data",
         step=0,
-        weight=confidence(0.85, 0.4),
+        weight=confidence(0.7, (seen.of - seen.read) / (seen.of + 1)),
         notes=[("samples read", f"{seen.read} of {seen.of}")],
         fix="let the collate function put all samples into the batch",
         standing=WIRED,

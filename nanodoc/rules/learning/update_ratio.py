@@ -124,7 +124,8 @@ def _stopped(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             phase="optimizer",
             step=seen.since,
-            weight=confidence(0.7, 0.5),
+            # the longer nothing changes, the less may it be meant
+            weight=confidence(0.6, 0.8 * (seen.until - seen.since) / seen.until),
             notes=[
                 ("unchanged since", seen.since),
                 ("gradient norm", f"{seen.grad_norm:.3g}"),
@@ -171,7 +172,7 @@ def _creeping(rule: Rule, evidence: Evidence) -> Iterable[Claim]:
             ),
             phase="optimizer",
             step=len(evidence.losses) - 1,
-            weight=confidence(0.6, 0.3),
+            weight=confidence(0.5, 1 - 10 * seen.moved),
             notes=[
                 ("learning rate", f"{seen.rate:.3g}"),
                 ("moved", f"{seen.moved:.2g} of their size"),

@@ -37,6 +37,12 @@ class Parting:
     """The first rate of each rank."""
     idle: bool = False
     """No rank entered a collective in the step."""
+    wrapped: bool = False
+    """A DistributedDataParallel is to keep all of them the same."""
+    through: bool = False
+    """The step called one."""
+    rows: tuple[int, int] = (1, 1)
+    """(steps that were looked at in which these parameters' weights end apart, all of them)"""
 
 
 _Rows = list[tuple[int, list[RankStep]]]
@@ -63,9 +69,15 @@ def parting(ranks: Sequence[RankOutcome]) -> Parting | None:
     stay = [i for i in stay if not any(_alike([o.end[i] for o in row]) for _, row in rows)]
     if apart and stay == apart:
         held = [one.end for one in rows[0][1]]
-        return _told(STARTED, 0, names, apart, len(reduced), held, numbers)
+        told = _told(STARTED, 0, names, apart, len(reduced), held, numbers)
+        return replace(told, rows=(len(rows), len(rows)))
     meant = sorted({*wrapped, *(i for i in reduced if started[i])})
-    return _first(rows, names, meant, numbers) if meant else None
+    found = _first(rows, names, meant, numbers) if meant else None
+    if found is None:
+        return None
+    own = [names.index(name) for name in found.names]
+    ends = [any(not _alike([o.end[i] for o in row]) for i in own) for _, row in rows]
+    return replace(found, wrapped=all(i in wrapped for i in own), rows=(sum(ends), len(rows)))
 
 
 def _first(
@@ -100,7 +112,11 @@ def _at(
         kind = _kind(part, row, apart, meant)
         rates = tuple(one.rates[0] if one.rates else 0.0 for one in row)
         told = _told(kind, step, names, apart, len(meant), held, numbers, rates)
-        return replace(told, idle=all(one.collectives == 0 for one in row))
+        return replace(
+            told,
+            idle=all(one.collectives == 0 for one in row),
+            through=any(one.through for one in row),
+        )
     return None
 
 

@@ -151,8 +151,9 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
     cast = course.cast_at if course is not None else None
     clipped = course.clipped_at if course is not None else None
     built = next((site for site in evidence.optimizer_sites if site is not None), None)
-    wrapped = all(rank.course is None or all(rank.course.wrapped) for rank in evidence.ranks)
-    words = _unreduced(cast, wrapped=wrapped) if found.kind == UNREDUCED else _words(found)
+    # past the wrapper, a cast that came before it was made has lost nothing
+    cast = cast if found.wrapped and found.through else None
+    words = _unreduced(found, cast) if found.kind == UNREDUCED else _words(found)
     site = {UNREDUCED: cast, CHANGED: clipped}.get(found.kind) or built
     # without a wrapper, a phase of local steps may be meant
     local = found.kind == UNREDUCED and found.idle and not any(r.wrapped for r in evidence.ranks)
@@ -161,7 +162,10 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
         specificity=Specificity.EXACT,
         finding=rule.finding(
             severity="info" if local else rule.severity,
-            confidence=confidence(0.85, 0.4),
+            # seen again, it is no chance; where a step before hides the cause, less is known
+            confidence=confidence(
+                0.4 if found.kind == EARLIER else 0.7, 0.7 * found.rows[0] / found.rows[1]
+            ),
             title=words[0],
             explanation=f"First seen in step {found.step}, of {found.names[0]}{more} "
             f"({len(found.names)} of {count(found.of, 'parameter')} that should be the same). "
@@ -173,6 +177,7 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
             evidence=(
                 ("parameters", ", ".join(found.names[:4])),
                 ("first step seen", found.step),
+                ("steps that end apart", f"{found.rows[0]} of {found.rows[1]} looked at"),
                 ("ranks that differ from most", spans_of(found.ranks)),
             ),
             fixes=(Fix(title=words[2], confidence="likely"),),
@@ -180,9 +185,9 @@ def _parted(rule: Rule, evidence: Evidence, found: Parting) -> Claim:
     )
 
 
-def _unreduced(moved: SourceSpan | None, *, wrapped: bool) -> tuple[str, str, str]:
+def _unreduced(found: Parting, moved: SourceSpan | None) -> tuple[str, str, str]:
     """(title, explanation, fix)"""
-    if not wrapped:
+    if not found.wrapped:
         return (
             "the gradients are no longer reduced over the ranks: they differ",
             "They were the same on all ranks before. Here every parameter has another gradient on "
@@ -190,13 +195,21 @@ def _unreduced(moved: SourceSpan | None, *, wrapped: bool) -> tuple[str, str, st
             "reduction by hand.",
             "reduce the gradients in every step in which an optimizer steps",
         )
+    title = "DistributedDataParallel does not reduce the gradients: they differ between ranks"
+    apart = "Every parameter has another gradient on each rank when backward has ended."
+    if not found.through:
+        return (
+            title,
+            f"{apart} The step does not call the wrapper: model.module(x), or the model itself, "
+            "passes it by.",
+            "call the wrapper in every step",
+        )
     where = f" {moved.place} changed the dtype of the parameters." if moved is not None else ""
     return (
-        "DistributedDataParallel does not reduce the gradients: they differ between ranks",
-        "Every parameter has another gradient on each rank when backward has ended. The hooks "
-        "that reduce them hang on the parameters as they were when the model was wrapped: a "
-        f"cast or a move after that loses them, and model.module(x) passes them by.{where}",
-        "move and cast the model before it is wrapped, and call the wrapper",
+        title,
+        f"{apart} The step calls the wrapper, but the hooks that reduce hang on the parameters as "
+        f"they were when it was made: a cast or a move after that loses them.{where}",
+        "move and cast the model before it is wrapped",
     )
 
 
