@@ -170,6 +170,14 @@ def test_a_phase_of_local_steps_may_be_meant(tmp_path: Path) -> None:
     assert "no longer reduced" in one["title"]
 
 
+def test_a_cast_before_wrapping_is_not_to_blame(tmp_path: Path) -> None:
+    steps = "model = model.double().float()\n" + WRAP + loop().replace("model(x", "model.module(x")
+    (one,) = found(tmp_path, steps)
+    assert "does not reduce the gradients" in one["title"]
+    assert "passes it by" in one["explanation"]
+    assert one["culprit"]["location"] is None
+
+
 FROZEN = (
     WRAP
     + """
